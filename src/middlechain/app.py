@@ -1,0 +1,282 @@
+"""The app: where layers are registered, and where runs begin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, TypeAlias, TypeVar
+
+import anyio
+from typing_extensions import TypedDict, Unpack
+
+from middlechain.agent import Agent, Plan, plan_of
+from middlechain.chat import Model
+from middlechain.errors import ConfigurationError, ContractError
+from middlechain.events import Bus, Observer
+from middlechain.layers import KINDS, OneOrMore, Stack, read_layers
+from middlechain.limits import Limits
+from middlechain.messages import Input, Message, history_of
+from middlechain.records import Run
+from middlechain.registry import check_model
+from middlechain.results import Result
+from middlechain.runs import execute
+from middlechain.steps import Delegation
+from middlechain.streams import Stream
+
+__all__ = ["App", "RunOptions", "Target", "run"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Target: TypeAlias = Agent | type[Agent] | str
+
+
+class RunOptions(TypedDict, total=False):
+    """The keywords of `run`, `run_sync` and `stream`.
+
+    history: what was said before: messages, or dicts in OpenAI's shape.
+    state: any object; it is `ctx.state` and `result.state`. Default: the free attributes of `ctx`.
+    data: what the run carries and the model must not see: `ctx.data`, read-only.
+    limits: what the run may spend; default: the app's.
+    use: layers of this run alone, innermost: bundles, or `Layers(chat=...)`.
+    run_id: default: made up.
+    """
+
+    history: Sequence[Message | Mapping[str, Any]]
+    state: Any
+    data: Mapping[str, Any] | None
+    limits: Limits | None
+    use: Iterable[object]
+    run_id: str | None
+
+
+_LATER = {
+    "guardrails": "guardrails",
+    "on_text": "append-only streams",
+    "resets": "append-only streams",
+}
+_DELEGATION = Delegation()
+
+
+class App:
+    """Layers around every agent's runs, steps, model calls and tool calls.
+
+    Args:
+        name: for logs; default `"app"`.
+        model: the model of agents that name none.
+        agents: agents that can be addressed by name; the first is the command line's default.
+        limits: what each run may spend; default `Limits()`.
+
+    Raises:
+        ConfigurationError: for two agents of one name, an unknown model prefix, or a keyword it does not have.
+    """
+
+    def __init__(
+        self,
+        name: str = "app",
+        model: Model | str | None = None,
+        agents: Iterable[Agent | type[Agent]] = (),
+        limits: Limits | None = None,
+        **unknown: Any,
+    ) -> None:
+        _refuse(unknown, "App()", ("name", "model", "agents", "limits"))
+        check_model(model, f"the app {name!r}")
+        self.name = name
+        self.model = model
+        self.limits = Limits() if limits is None else limits
+        self.agents = _by_name(agents)
+        self._stack = Stack()
+        self._models: dict[str, Model] = {}
+        self._warned: set[str] = set()
+
+    def use(
+        self,
+        *bundles: object,
+        run: OneOrMore = None,
+        agent: OneOrMore = None,
+        chat: OneOrMore = None,
+        tool: OneOrMore = None,
+        only: Any = None,
+    ) -> Self:
+        """Register layers. The first one registered is the outermost; runs that have begun are not affected.
+
+        Args:
+            bundles: objects with methods `run`, `agent`, `chat`, `tool` or `on_event`.
+            run: a layer `(call, next)` around whole runs, or a list of them; likewise the others.
+            agent: around steps.
+            chat: around model calls.
+            tool: around tool calls.
+            only: limits all of them to agents, tools, names of either, or a predicate of the call.
+
+        Returns:
+            The app.
+
+        Raises:
+            ConfigurationError: for a function without its scope, or something that is no layer.
+        """
+        layers = {"run": run, "agent": agent, "chat": chat, "tool": tool}
+        registrations, observers = read_layers(bundles, layers, only, "app.use()")
+        if not registrations and not observers:
+            raise ConfigurationError("app.use() got no layer; give it one, such as app.use(chat=log)")
+        self._stack = self._stack.with_more(registrations, observers)
+        return self
+
+    def middleware(self, scope: str, only: Any = None) -> Callable[[F], F]:
+        """The decorator form of `use`: `@app.middleware("chat")`.
+
+        Args:
+            scope: `"run"`, `"agent"`, `"chat"` or `"tool"`.
+            only: as in `use`.
+        """
+        if scope not in KINDS:
+            raise ConfigurationError(f"there is no scope {scope!r}; give one of {', '.join(KINDS)}")
+
+        def register(layer: F) -> F:
+            self.use(only=only, **{scope: layer})
+            return layer
+
+        return register
+
+    def observe(self, callback: Observer) -> Self:
+        """Call `callback(event)`, sync or async, with every event of later runs.
+
+        What it raises is logged and dropped.
+        """
+        if not callable(callback):
+            raise ConfigurationError(f"app.observe() got {callback!r:.80}; give a callable that takes an event")
+        self._stack = self._stack.with_more([], [callback])
+        return self
+
+    async def run(self, target: Target, input: Input, **options: Unpack[RunOptions]) -> Result:
+        """Run an agent.
+
+        Args:
+            target: an agent, an agent class (one object of it for this run), or the name of one of `App(agents=)`.
+            input: what it is asked: text, parts, or a `User` message.
+            options: see `RunOptions`.
+
+        Raises:
+            ConfigurationError: when something is put together wrongly; nothing is spent then.
+            LimitExceeded: when the run would spend more than it may.
+            ModelError: when the model fails.
+            Exception: what layers and hooks raise, unchanged.
+        """
+        record, history = self._record(options, None)
+        return await execute(record, target, input, history)
+
+    def run_sync(self, target: Target, input: Input, **options: Unpack[RunOptions]) -> Result:
+        """`run` for code that is not async.
+
+        Raises:
+            ContractError: inside a running event loop.
+        """
+        try:
+            anyio.get_current_task()
+        except RuntimeError:  # no event loop runs in this thread, as it should be
+            return anyio.run(partial(self.run, target, input, **options))
+        raise ContractError("app.run_sync() was called inside a running event loop; write: await app.run(...)")
+
+    def stream(self, target: Target, input: Input, *, resets: bool = True, **options: Unpack[RunOptions]) -> Stream:
+        """Run an agent and read its events: `async with app.stream(...) as stream: async for event in stream: ...`.
+
+        What was streamed of a turn since its last `TextReset` is what the result says.
+
+        Args:
+            target: as in `run`.
+            input: as in `run`.
+            resets: True is all there is in this version.
+            options: see `RunOptions`.
+        """
+        _refuse(options, "app.stream()", RunOptions.__annotations__)
+        if not resets:
+            _refuse(("resets",), "app.stream()", ())
+
+        async def start(stream: Stream) -> Result:
+            record, history = self._record(options, stream)
+            return await execute(record, target, input, history)
+
+        return Stream(start)
+
+    def _record(self, options: RunOptions, stream: Stream | None) -> tuple[Run, tuple[Message, ...]]:
+        _refuse(options, "app.run()", RunOptions.__annotations__)
+        stack = self._stack
+        use = options.get("use")
+        if use:
+            stack = stack.for_run(*read_layers(use, {}, None, "use="))
+        limits = options.get("limits")
+        run = Run(
+            id=options.get("run_id") or os.urandom(8).hex(),
+            app=self,
+            bus=Bus(stack.observers, stream),
+            engine=_DELEGATION,
+            stack=stack,
+            limits=self.limits if limits is None else limits,
+            own_limits=limits is not None,
+            models=self._models,
+            state=options.get("state"),
+            data=options.get("data"),
+            streaming=stream is not None,
+        )
+        return run, history_of(options.get("history", ()))
+
+    def agent_named(self, name: str) -> Agent | type[Agent]:
+        """The agent of that name among those given as `App(agents=)`.
+
+        Raises:
+            ConfigurationError: when there is none.
+        """
+        agent = self.agents.get(name)
+        if agent is None:
+            known = ", ".join(self.agents) or "none; give them with App(agents=[...])"
+            raise ConfigurationError(f"the app {self.name!r} has no agent {name!r}; it has: {known}")
+        return agent
+
+    def warn_of_unknown_names(self, stack: Stack, plan: Plan) -> None:
+        """Warn once of each name in an `only=` that neither the target, nor an agent of the app, nor a tool bears."""
+        if stack.names(plan) <= self._warned:
+            return
+        plans = [
+            plan,
+            *(plan_of(agent()) if isinstance(agent, type) else plan_of(agent) for agent in self.agents.values()),
+        ]
+        known = {one.name for one in plans} | {tool.name for one in plans for tool in one.tools}
+        stack.warn_of_unknown_names(plan, known, self._warned)
+
+    def __repr__(self) -> str:
+        return f"App(name={self.name!r}, agents=[{', '.join(self.agents)}])"
+
+
+def _by_name(agents: Iterable[Agent | type[Agent]]) -> dict[str, Agent | type[Agent]]:
+    named: dict[str, Agent | type[Agent]] = {}
+    for agent in agents:
+        if not isinstance(agent, Agent) and not (isinstance(agent, type) and issubclass(agent, Agent)):
+            raise ConfigurationError(f"App(agents=) got {agent!r:.80}; give agents or agent classes")
+        name = agent.name or (agent if isinstance(agent, type) else type(agent)).__name__
+        if name in named:
+            raise ConfigurationError(f"App(agents=) has two agents named {name!r}; rename one with Agent(name=...)")
+        named[name] = agent
+    return named
+
+
+def _refuse(given: Iterable[str], where: str, known: Iterable[str]) -> None:
+    """Refuse keywords by name."""
+    for name in given:
+        if name in _LATER:
+            raise ConfigurationError(
+                f"{where}: {name}= is not in this version yet: {_LATER[name]} come later; leave it out"
+            )
+        if name not in known:
+            raise ConfigurationError(f"{where} has no keyword {name!r}; it has {', '.join(known)}")
+
+
+async def run(
+    target: Agent | type[Agent], input: Input, *, model: Model | str | None = None, **options: Unpack[RunOptions]
+) -> Result:
+    """Run an agent without an app, once.
+
+    Args:
+        target: an agent or an agent class.
+        input: what it is asked.
+        model: who answers where the agent names no model.
+        options: see `RunOptions`.
+    """
+    return await App(model=model).run(target, input, **options)

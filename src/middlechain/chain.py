@@ -1,0 +1,273 @@
+"""The calling contract: a layer is `(call, next)`, and layers fold into one handler. Read this room first.
+
+A *handler* takes a call and gives an answer. `Scope.fold` puts layers around an endpoint, the first one outermost, and
+each crossing holds its layer to the contract: what a returned value means, and how often `next()` may be called.
+
+What the calls and answers are, and where a scope's endpoint lies, is not in here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from functools import partial
+from types import CoroutineType
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+
+from middlechain.errors import ConfigurationError, NextCalledAgain, NextCalledLate, NothingReturned, WrongReturn
+
+__all__ = ["Handler", "Layer", "Next", "Scope", "name_of", "repeats", "settle"]
+
+Call = TypeVar("Call")
+Answer = TypeVar("Answer")
+Call_contra = TypeVar("Call_contra", contravariant=True)
+Answer_co = TypeVar("Answer_co", covariant=True)
+Marked = TypeVar("Marked", bound=Callable[..., Any])
+
+
+class Next(Protocol[Call_contra, Answer_co]):
+    """What a layer is given to go on with: `await next()`, or `await next(changed)` with a changed copy of the call."""
+
+    def __call__(self, call: Call_contra | None = None, /) -> Coroutine[Any, Any, Answer_co]: ...
+
+
+Handler: TypeAlias = Callable[[Call], Coroutine[Any, Any, Answer]]
+Layer: TypeAlias = Callable[..., Any]  # (call, next) -> an answer, None, or something to await that gives one of these
+
+
+def repeats(layer: Marked) -> Marked:
+    """Mark a layer that calls `next()` again after it succeeded, knowing that each call is paid for.
+
+    Args:
+        layer: a function, or a class or object with `__call__`.
+
+    Returns:
+        The same object. The last success is what None keeps.
+    """
+    layer.__repeats__ = True  # type: ignore[attr-defined]  # a mark on whatever callable it is
+    return layer
+
+
+def name_of(function: object) -> str:
+    """How messages name a function, whatever kind of callable it is."""
+    if isinstance(function, partial):
+        return name_of(function.func)
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__qualname__
+
+
+async def settle(value: Any) -> Any:
+    """Await the value until it is not awaitable any more; the function it came from is not looked at."""
+    while inspect.isawaitable(value):
+        value = await value
+    return value
+
+
+_FRESH, _RUNNING, _DONE, _FAILED, _LEFT = "fresh", "running", "done", "failed", "left"
+_VALUE = object()
+
+
+class Continuation(Generic[Call, Answer]):
+    """The `next` of one crossing: goes on inwards, and knows how it was used."""
+
+    __slots__ = ("answer", "call", "failure", "inner", "layer", "made", "scope", "state")
+
+    def __init__(self, scope: Scope[Call, Answer], layer: Layer, inner: Handler[Call, Answer], call: Call) -> None:
+        self.scope = scope
+        self.layer = layer
+        self.inner = inner
+        self.call = call
+        self.state = _FRESH
+        self.made: list[Coroutine[Any, Any, Answer]] | None = None
+        self.answer: Answer | None = None
+        self.failure: BaseException | None = None
+
+    def __call__(self, call: Call | None = None, /) -> Coroutine[Any, Any, Answer]:
+        going = self.go(call)
+        if self.made is None:
+            self.made = [going]
+        else:
+            self.made.append(going)
+        return going
+
+    async def go(self, call: Call | None) -> Answer:
+        if call is None:
+            call = self.call
+        elif call is not self.call:
+            call = self.scope.adopt(self.layer, self.call, call)
+        if self.state is not _FRESH:
+            await self.again(call)
+        self.state = _RUNNING
+        try:
+            answer = await self.inner(call)
+        except BaseException as failure:  # noted, to chain it to a NothingReturned; it goes on unchanged
+            if self.state is _RUNNING:
+                self.state = _FAILED
+                self.failure = failure
+            raise
+        if self.state is _RUNNING:
+            self.state = _DONE
+            self.answer = answer
+        return answer
+
+    async def again(self, call: Call) -> None:
+        name = name_of(self.layer)
+        if self.state is _LEFT:
+            raise NextCalledLate(
+                f"next() was called after the {self.scope.name} layer {name!r} had returned; "
+                "await it inside the layer, before its return"
+            )
+        if self.state is _RUNNING:
+            raise NextCalledAgain(
+                f"the {self.scope.name} layer {name!r} called next() while another next() of it was running; "
+                "await one before the other"
+            )
+        if self.answer is not None and not getattr(self.layer, "__repeats__", False):
+            raise NextCalledAgain(
+                f"the {self.scope.name} layer {name!r} called next() again after it had succeeded, which does and "
+                "charges everything twice; keep the first answer, or mark the layer with @repeats"
+            )
+        self.state = _RUNNING
+        await self.scope.restart(call)
+
+    def leave(self) -> str:
+        """Close the door behind the layer, and say how it left."""
+        state, self.state = self.state, _LEFT
+        for going in self.made or ():
+            if inspect.getcoroutinestate(going) == inspect.CORO_CREATED:
+                going.close()
+                state = _FRESH
+        return state
+
+    def keep(self) -> Answer:
+        """What None keeps."""
+        if self.answer is None:
+            raise NothingReturned(
+                f"the {self.scope.name} layer {name_of(self.layer)!r} returned None without a successful next(); "
+                f"return await next(), or {self.scope.an_answer}"
+            ) from self.failure
+        return self.answer
+
+    def check(self, left: str) -> None:
+        """Hold a layer that did not simply await `next()` once to the contract."""
+        if left is _RUNNING:
+            raise NextCalledLate(
+                f"the {self.scope.name} layer {name_of(self.layer)!r} returned while its next() was still running; "
+                "await it before the return"
+            )
+        if left is _FRESH and self.made is not None:
+            raise NothingReturned(
+                f"the {self.scope.name} layer {name_of(self.layer)!r} called next() and never awaited it, "
+                "so nothing inside ran; write: await next()"
+            )
+
+
+async def _nothing(call: Any) -> None:
+    """Most scopes have nothing to take back when `next()` is called again."""
+
+
+def _as_given(one: Any, other: Any) -> Any:
+    return other
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope(Generic[Call, Answer]):
+    """One kind of call that layers wrap.
+
+    Args:
+        name: the keyword of `app.use` for it.
+        call: the type of its calls.
+        answer: the type of its answers; `answer(text)` is what a returned `str` stands for.
+        restart: awaited with the call when `next()` is called again, to take back what the last attempt sent.
+        attach: gives a call that a layer made what only the runtime knows, from the call it replaces.
+        complete: gives an answer that a layer made what only the runtime knows, from the call it answers.
+    """
+
+    name: str
+    call: type[Call]
+    answer: type[Answer]
+    restart: Callable[[Call], Awaitable[None]] = _nothing
+    attach: Callable[[Call, Call], Call] = _as_given
+    complete: Callable[[Call, Answer], Answer] = _as_given
+
+    @property
+    def an_answer(self) -> str:
+        """The type of an answer with its article, for messages."""
+        return f"a {self.answer.__name__}"
+
+    def adopt(self, layer: Layer, old: Call, new: Call) -> Call:
+        """The call that a layer handed to `next()`, checked and made complete."""
+        if not isinstance(new, self.call):
+            raise WrongReturn(
+                f"the {self.name} layer {name_of(layer)!r} gave next() {_a(new)}; "
+                f"give it a {self.call.__name__}, such as call.replace(...), or nothing"
+            )
+        return self.attach(old, new)
+
+    def fold(
+        self, layers: Iterable[tuple[Layer, Callable[[Call], bool] | None]], endpoint: Handler[Call, Answer]
+    ) -> Handler[Call, Answer]:
+        """One handler of the layers around the endpoint, the first outermost; each comes with a condition or None."""
+        handler = endpoint
+        for layer, applies in reversed(tuple(layers)):
+            crossing = self.wrap(layer, handler)
+            handler = crossing if applies is None else _on(applies, crossing, handler)
+        return handler
+
+    def wrap(self, layer: Layer, inner: Handler[Call, Answer]) -> Handler[Call, Answer]:
+        """The handler that crosses one layer."""
+        expected, complete = self.answer, self.complete
+
+        async def crossing(call: Call) -> Answer:
+            next = Continuation(self, layer, inner, call)
+            left = _RUNNING
+            try:
+                value = layer(call, next)
+                if type(value) is CoroutineType:
+                    value = await value
+                if type(value) is not expected and value is not None:
+                    value = await settle(value)
+            finally:
+                left = next.leave()
+            if left is not _DONE:
+                next.check(left)
+            if value is None:
+                return next.keep()
+            if value is next.answer:
+                return cast("Answer", value)
+            return complete(call, value if isinstance(value, expected) else self.read(layer, value))
+
+        return crossing
+
+    def read(self, layer: Layer, value: object) -> Answer:
+        """The answer that a value other than None or an answer stands for."""
+        if isinstance(value, str):
+            return cast("Callable[[str], Answer]", self.answer)(value)
+        raise WrongReturn(
+            f"the {self.name} layer {name_of(layer)!r} returned {_a(value)}; "
+            f"return {self.an_answer}, a str, or None to keep what next() gave"
+        )
+
+
+def _on(
+    applies: Callable[[Call], bool], crossing: Handler[Call, Answer], inner: Handler[Call, Answer]
+) -> Handler[Call, Answer]:
+    def crossing_or_not(call: Call) -> Coroutine[Any, Any, Answer]:
+        return crossing(call) if applies(call) else inner(call)
+
+    return crossing_or_not
+
+
+def _a(value: object) -> str:
+    return f"a value of type {type(value).__name__} ({value!r:.60})"
+
+
+def check_layer(layer: object, where: str) -> None:
+    """Refuse what cannot be called.
+
+    Raises:
+        ConfigurationError: when `layer` is not callable.
+    """
+    if not callable(layer):
+        raise ConfigurationError(f"{where} got {_a(layer)}; give a callable (call, next), or a list of them")

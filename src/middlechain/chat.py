@@ -1,0 +1,238 @@
+"""One model call: what goes out, what comes back, and the endpoint that the chat layers wrap.
+
+How a reply is obtained from a server is the business of the models; this room only knows what a model is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
+
+from typing_extensions import TypedDict, Unpack
+
+from middlechain.chain import Scope, settle
+from middlechain.context import Context
+from middlechain.errors import ConfigurationError, LimitExceeded, WrongReturn
+from middlechain.events import Delta, LimitReached, TextReset
+from middlechain.limits import NO_USAGE, Usage
+from middlechain.messages import Message, ToolUse
+from middlechain.records import step_of
+from middlechain.registry import model_named
+from middlechain.tools import Tool
+
+if TYPE_CHECKING:
+    from middlechain.agent import Agent
+
+__all__ = ["CHAT", "CUT_OFF", "ChatCall", "ChatReply", "Model", "Send", "Settings", "ask_model", "discard"]
+
+Send: TypeAlias = Callable[[Delta], Awaitable[None]]
+
+# Finish reasons of a reply that was cut off: what it asks for may be half of what it meant to ask for.
+CUT_OFF = frozenset({"length", "safety", "content_filter", "incomplete"})
+
+
+async def discard(delta: Delta) -> None:
+    """The `send` of a call that does not stream."""
+
+
+class Model(Protocol):
+    """What answers a chat call. Any object with these two will do."""
+
+    @property
+    def name(self) -> str:
+        """How the model is called in events and errors."""
+        ...
+
+    async def chat(self, call: ChatCall, /) -> ChatReply:
+        """Answer the call; when `call.streaming`, `await call.send(delta)` with each piece as it comes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a model is to answer. None leaves a setting to the model's server.
+
+    Args:
+        temperature: randomness, from 0.
+        top_p: share of the probability mass to draw from, 0 to 1.
+        max_tokens: most tokens of one reply.
+        stop: texts at which a reply ends.
+        seed: makes replies repeatable where the server can.
+        tool_choice: `"auto"`, `"none"`, `"required"`, or the name of a tool.
+        parallel_tool_calls: whether one reply may ask for several tools.
+        extra: further fields of the request, sent as they are.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: Sequence[str] | None = None
+    seed: int | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFAULT_SETTINGS = Settings()
+
+
+class Offer:
+    """The tools that the innermost call of a turn offers: only these may be called."""
+
+    __slots__ = ("tools",)
+
+    def __init__(self, tools: tuple[Tool, ...]) -> None:
+        self.tools = tools
+
+
+class _ChatChanges(TypedDict, total=False):
+    messages: Sequence[Message]
+    tools: Sequence[Tool]
+    settings: Settings
+    model: Model | str
+    streaming: bool
+    send: Send
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """A model call on its way in.
+
+    Args:
+        messages: what is sent; begins with the `System` message, if there is one.
+        tools: what the model may ask for.
+        settings: how it is to answer.
+        model: who is to answer; a layer may replace it by another model or by a name such as `"openai:gpt-5"`.
+        streaming: whether anybody wants deltas.
+        send: takes the deltas; wrap it to see or change them.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    settings: Settings = DEFAULT_SETTINGS
+    model: Model | str | None = None
+    streaming: bool = False
+    send: Send = discard
+    ctx: Context[Any] = field(default=cast("Context[Any]", None), kw_only=True, repr=False, compare=False)
+    agent: Agent = field(default=cast("Agent", None), kw_only=True, repr=False, compare=False)
+    offer: Offer | None = field(default=None, kw_only=True, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if type(self.messages) is not tuple:
+            object.__setattr__(self, "messages", tuple(self.messages))
+        if type(self.tools) is not tuple:
+            object.__setattr__(self, "tools", tuple(self.tools))
+
+    def replace(self, **changes: Unpack[_ChatChanges]) -> Self:
+        """A copy with some fields changed."""
+        return replace(self, **cast("dict[str, Any]", changes))
+
+
+class _ReplyChanges(TypedDict, total=False):
+    text: str
+    tool_calls: Sequence[ToolUse]
+    reasoning: str | None
+    usage: Usage
+    finish_reason: str | None
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """What a model, or a layer in its place, answers.
+
+    Args:
+        text: the answer.
+        tool_calls: the tools it asks for.
+        reasoning: how it got there, if the model tells.
+        usage: what the call used, as far as the server said.
+        finish_reason: why it ended; None is filled in by the runtime with `"stop"` or `"tool_calls"`.
+        model: name of the model that answered, as the server gave it.
+        validations: what guardrails found.
+    """
+
+    text: str = ""
+    tool_calls: tuple[ToolUse, ...] = ()
+    reasoning: str | None = None
+    usage: Usage = NO_USAGE
+    finish_reason: str | None = None
+    model: str | None = None
+    validations: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        if type(self.tool_calls) is not tuple:
+            object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
+
+    def replace(self, **changes: Unpack[_ReplyChanges]) -> Self:
+        """A copy with some fields changed."""
+        return replace(self, **cast("dict[str, Any]", changes))
+
+
+async def ask_model(call: ChatCall) -> ChatReply:
+    """The endpoint of the chat layers: limits, then the model."""
+    step = step_of(call.ctx)
+    model = call.model
+    if model is None:
+        raise ConfigurationError(
+            f"the agent {step.agent_name!r} has no model; "
+            'give it one with Agent(model="openai:...") or App(model=...), or try it with model="demo"'
+        )
+    if isinstance(model, str):
+        model = model_named(model, step.run.models)
+    try:
+        step.meter.start_chat()
+    except LimitExceeded as error:
+        await step.emit(LimitReached, error.limit, error.value)
+        raise
+    if call.offer is not None:
+        call.offer.tools = call.tools
+    reply = await settle(model.chat(call))
+    if not isinstance(reply, ChatReply):
+        raise WrongReturn(
+            f"the model {model.name!r} returned a value of type {type(reply).__name__}; chat() must return a ChatReply"
+        )
+    step.meter.count(reply.usage)
+    return _complete(call, reply)
+
+
+async def _restart(call: ChatCall) -> None:
+    if call.streaming:
+        await call.send(TextReset())
+
+
+def _attach(old: ChatCall, new: ChatCall) -> ChatCall:
+    if new.ctx is None:
+        new = replace(new, ctx=old.ctx, agent=old.agent, offer=old.offer)
+    if new.offer is not None:
+        new.offer.tools = new.tools
+    return new
+
+
+def _complete(call: ChatCall, reply: ChatReply) -> ChatReply:
+    """The reply with a finish reason, and with tool calls whose ids are unique and not empty."""
+    if reply.finish_reason is None:
+        reply = replace(reply, finish_reason="tool_calls" if reply.tool_calls else "stop")
+    uses = with_ids(reply.tool_calls, step_of(call.ctx).turn)
+    return reply if uses is reply.tool_calls else replace(reply, tool_calls=uses)
+
+
+def with_ids(uses: tuple[ToolUse, ...], turn: int) -> tuple[ToolUse, ...]:
+    """The tool calls with unique ids; those that were fine are kept, and the same calls always get the same ids."""
+    taken = {use.id for use in uses}
+    if len(taken) == len(uses) and "" not in taken and None not in taken:
+        return uses
+    seen: set[str] = set()
+    named = []
+    for place, use in enumerate(uses):
+        id = use.id
+        if not id or id in seen:
+            id = next(
+                made for n in range(len(uses) + 1) if (made := f"call_{turn}_{place}" + "_" * n) not in taken | seen
+            )
+        seen.add(id)
+        named.append(ToolUse(use.name or "", use.arguments, id))
+    return tuple(named)
+
+
+CHAT: Scope[ChatCall, ChatReply] = Scope("chat", ChatCall, ChatReply, _restart, _attach, _complete)

@@ -1,0 +1,333 @@
+"""What a run tells about itself while it goes on, and the bus that carries it to observers and to a stream.
+
+Deltas are events too: a model sends a bare one, the runtime stamps it with where it came from.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
+from functools import cache
+from itertools import count
+from typing import Any, Protocol, TypeAlias
+
+import anyio
+
+from middlechain.chain import settle
+
+__all__ = [
+    "AgentFinished",
+    "AgentStarted",
+    "Bus",
+    "CustomEvent",
+    "Delta",
+    "Event",
+    "LimitReached",
+    "ModelFinished",
+    "ModelStarted",
+    "Observer",
+    "Origin",
+    "ReasoningDelta",
+    "RunFinished",
+    "RunStarted",
+    "Sink",
+    "TextDelta",
+    "TextReset",
+    "ToolFinished",
+    "ToolStarted",
+    "pump",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an event came from."""
+
+    run_id: str = ""
+    agent: str = ""
+    step: str = ""
+    parent: str | None = None
+    turn: int = 0
+
+
+_NOWHERE = Origin()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What all events share. `origin` and `seq` are set by the runtime, and two events are equal without them."""
+
+    origin: Origin = field(default=_NOWHERE, kw_only=True, repr=False, compare=False)
+    seq: int = field(default=0, kw_only=True, repr=False, compare=False)
+
+    @property
+    def type(self) -> str:
+        """The name of the class."""
+        return type(self).__name__
+
+    @property
+    def run_id(self) -> str:
+        """Which run it belongs to."""
+        return self.origin.run_id
+
+    @property
+    def agent(self) -> str:
+        """Name of the agent."""
+        return self.origin.agent
+
+    @property
+    def step(self) -> str:
+        """Which step it belongs to; unique per step, `""` outside of any."""
+        return self.origin.step
+
+    @property
+    def parent(self) -> str | None:
+        """The step that this step is nested in, if any."""
+        return self.origin.parent
+
+    @property
+    def turn(self) -> int:
+        """Which turn of the step, from 1; 0 before the first."""
+        return self.origin.turn
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta(Event):
+    """More text of the turn's answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta(Event):
+    """More of the turn's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextReset(Event):
+    """The text and the reasoning that this turn has sent so far do not hold any more."""
+
+
+Delta: TypeAlias = TextDelta | ReasoningDelta | TextReset
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(Event):
+    """The first event of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStarted(Event):
+    """A step begins."""
+
+    via: str = "root"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStarted(Event):
+    """A turn asks for a reply, which a model or a layer will give."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFinished(Event):
+    """The reply of a turn as it left the chat layers (a `ChatReply`), or None if it failed."""
+
+    reply: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted(Event):
+    """A tool call (a `ToolCall`) as the model made it, before hooks and layers."""
+
+    call: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished(Event):
+    """What came of a tool call: the `ToolOutput` that history gets, or None if the call ended the step."""
+
+    call: Any
+    output: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached(Event):
+    """A limit does not allow more: the name of a field of `Limits`, and what it says."""
+
+    limit: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class CustomEvent(Event):
+    """What `ctx.emit(name, data)` sent."""
+
+    name: str
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFinished(Event):
+    """The step's `Result`, or None if it failed."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished(Event):
+    """The last event of a run, exactly one.
+
+    `outcome` is one of `completed, blocked, pending, stopped, failed, cancelled`.
+    """
+
+    outcome: str
+
+
+@cache
+def payload_fields(kind: type[Event]) -> tuple[str, ...]:
+    """The fields that an event of this kind adds to those that all share."""
+    return tuple(field.name for field in fields(kind) if field.name not in {"origin", "seq"})
+
+
+Observer: TypeAlias = Callable[[Event], Any]
+
+
+class Sink(Protocol):
+    """Where the events of a stream go. `put` may wait, and the run then waits with it."""
+
+    async def put(self, event: Event, /) -> None: ...
+
+
+class Bus:
+    """Carries the events of one run, in order, to its observers and then to its stream.
+
+    All is delivered in the run's own task. While that task waits for child tasks in `pump`, they leave their events
+    here and wait until it has delivered them.
+    """
+
+    __slots__ = ("_inbox", "_pumping", "_seq", "_sink", "_wake", "listening", "observers")
+
+    def __init__(self, observers: tuple[Observer, ...] = (), sink: Sink | None = None) -> None:
+        self.observers = observers
+        self._sink = sink
+        self.listening = bool(observers) or sink is not None
+        self._seq = count(1)
+        self._pumping = False
+        self._inbox: deque[tuple[Event, anyio.Event]] = deque()
+        self._wake = anyio.Event() if self.listening else None
+
+    async def emit(self, origin: Origin, kind: Callable[..., Event], *payload: Any) -> None:
+        """Build the event and deliver it; without a listener nothing is built."""
+        if not self.listening:
+            return
+        event = kind(*payload, origin=origin, seq=next(self._seq))
+        if self._pumping and not _observing.get():
+            delivered = anyio.Event()
+            self._inbox.append((event, delivered))
+            self.wake()
+            await delivered.wait()
+        else:
+            await self._deliver(event)
+
+    async def _deliver(self, event: Event) -> None:
+        if self.observers:
+            await self._observe(event)
+        if self._sink is not None:
+            await self._sink.put(event)
+
+    async def _observe(self, event: Event) -> None:
+        token = _observing.set(True)
+        try:
+            for observer in self.observers:
+                try:
+                    await settle(observer(event))
+                except Exception:  # noqa: BLE001 - an observer cannot harm the run; cancellation and interrupts do pass
+                    _log_observer(observer, event)
+        finally:
+            _observing.reset(token)
+
+    def wake(self) -> None:
+        """Let the pump look again."""
+        if self._wake is not None:
+            self._wake.set()
+
+    async def deliver_until(self, done: Callable[[], bool]) -> None:
+        """Deliver what child tasks leave here until `done()`; they call `wake` when they end."""
+        self._pumping = True
+        try:
+            while True:
+                self._wake = anyio.Event()
+                while self._inbox:
+                    event, delivered = self._inbox.popleft()
+                    await self._deliver(event)
+                    delivered.set()
+                if done():
+                    return
+                await self._wake.wait()
+        finally:
+            self._pumping = False
+            while self._inbox:
+                self._inbox.popleft()[1].set()
+
+    @property
+    def pumping(self) -> bool:
+        """Whether the run's own task is delivering for child tasks already."""
+        return self._pumping
+
+
+# An observer that emits would wait for itself; what it emits is delivered at once instead.
+_observing: ContextVar[bool] = ContextVar("middlechain_observing", default=False)
+
+
+def _log_observer(observer: Observer, event: Event) -> None:
+    import structlog
+
+    structlog.get_logger("middlechain").exception(
+        "an observer failed; the run goes on without it", observer=repr(observer), event_type=event.type
+    )
+
+
+async def pump(bus: Bus, *children: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the children, each in a task of its own, until all have ended; deliver their events meanwhile.
+
+    The first child that raises has the others cancelled and awaited, and its exception goes on as itself, never in a
+    group. One that another child raised as well is added to it as a note.
+    """
+    failures: list[BaseException] = []
+    left = len(children)
+
+    async def run(child: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        nonlocal left
+        try:
+            await child()
+        except anyio.get_cancelled_exc_class() as cancelled:
+            if was_cancelled():
+                raise
+            failures.append(cancelled)
+            tasks.cancel_scope.cancel()
+        except BaseException as failure:  # noqa: BLE001 - an interrupt too: left in a task group it would come out as a group
+            failures.append(failure)
+            tasks.cancel_scope.cancel()
+        finally:
+            left -= 1
+            bus.wake()
+
+    async with anyio.create_task_group() as tasks:
+        for child in children:
+            tasks.start_soon(run, child)
+        if bus.listening and not bus.pumping:
+            await bus.deliver_until(lambda: not left)
+    if failures:
+        first, *others = failures
+        for other in others:
+            first.add_note(f"another task of the same step failed too: {type(other).__name__}: {other}")
+        raise first
+
+
+def was_cancelled() -> bool:
+    """Whether a cancellation seen here came from a scope around this task, and not from the task itself."""
+    return anyio.current_effective_deadline() == float("-inf")

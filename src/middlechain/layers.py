@@ -1,0 +1,229 @@
+"""Which layers apply where: bundles, `Layers`, `only=`, and the stack that an app keeps of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
+
+from middlechain.chain import Layer, check_layer, name_of
+from middlechain.errors import ConfigurationError
+from middlechain.events import Observer
+from middlechain.tools import Tool
+
+if TYPE_CHECKING:
+    from middlechain.agent import Plan
+
+__all__ = ["Layers", "Registration", "Stack", "read_layers"]
+
+KINDS = ("run", "agent", "chat", "tool")
+_LATER = ("start", "stop")
+
+OneOrMore: TypeAlias = Layer | Iterable[Layer] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Bare functions as a bundle, for `Agent(middleware=[...])` and `use=[...]`.
+
+    Args:
+        run: one layer around runs, or a list; likewise the others.
+        agent: around steps.
+        chat: around model calls.
+        tool: around tool calls.
+        only: agents, tools, names of either, or a predicate of the call; default: no limit.
+    """
+
+    run: OneOrMore = field(default=None, kw_only=True)
+    agent: OneOrMore = field(default=None, kw_only=True)
+    chat: OneOrMore = field(default=None, kw_only=True)
+    tool: OneOrMore = field(default=None, kw_only=True)
+    only: Any = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if all(getattr(self, kind) is None for kind in KINDS):
+            raise ConfigurationError("Layers() holds no layer; give it one, such as Layers(chat=log)")
+
+
+class Only:
+    """To which calls a layer is limited."""
+
+    __slots__ = ("_agents", "_predicates", "_tools", "names")
+
+    def __init__(self, given: Any) -> None:
+        self._agents: list[Any] = []
+        self._tools: list[Tool] = []
+        self._predicates: list[Callable[[Any], bool]] = []
+        self.names: set[str] = set()
+        for item in given if isinstance(given, list | tuple | set | frozenset) else [given]:
+            if isinstance(item, str):
+                self.names.add(item)
+            elif isinstance(item, Tool):
+                self._tools.append(item)
+            elif isinstance(item, type) or (not callable(item) and hasattr(item, "name")):
+                self._agents.append(item)
+            elif callable(item):
+                self._predicates.append(cast("Callable[[Any], bool]", item))
+            else:
+                raise ConfigurationError(
+                    f"only= got {item!r:.80}; give agents, tools, names of either, or a predicate of the call"
+                )
+
+    def reach(self, kind: str, agent: Any, agent_name: str) -> bool | Callable[[Any], bool]:
+        """Whether the layer applies to that agent's calls of that kind: always, never, or as a condition says."""
+        if agent_name in self.names or any(
+            isinstance(agent, one) if isinstance(one, type) else agent is one for one in self._agents
+        ):
+            return True
+        if kind == "tool" and (self.names or self._tools):
+            return self._applies_to_tool
+        if self._predicates:
+            return self._applies
+        return False
+
+    def _applies(self, call: Any) -> bool:
+        return any(predicate(call) for predicate in self._predicates)
+
+    def _applies_to_tool(self, call: Any) -> bool:
+        return call.name in self.names or call.tool in self._tools or self._applies(call)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Registration:
+    """One layer of one kind, with what it is limited to."""
+
+    kind: str
+    layer: Layer
+    only: Only | None
+
+
+def read_layers(
+    bundles: Iterable[object], layers: Mapping[str, OneOrMore], only: Any, where: str
+) -> tuple[list[Registration], list[Observer]]:
+    """The layers and observers in what was given to `where`, in nesting order.
+
+    Args:
+        bundles: objects with methods `run`, `agent`, `chat`, `tool`, `on_event`, or `Layers`.
+        layers: bare layers by kind.
+        only: what all of them are limited to.
+        where: for messages.
+
+    Raises:
+        ConfigurationError: for a bare function, an object without such a method, or a layer that is not callable.
+    """
+    limit = None if only is None else Only(only)
+    registrations: list[Registration] = []
+    observers: list[Observer] = []
+    for bundle in bundles:
+        if isinstance(bundle, Layers):
+            own = limit if bundle.only is None else Only(bundle.only)
+            registrations += _bare({kind: getattr(bundle, kind) for kind in KINDS}, own, where)
+            continue
+        _check_bundle(bundle, where)
+        registrations += [
+            Registration(kind, getattr(bundle, kind), limit) for kind in KINDS if callable(getattr(bundle, kind, None))
+        ]
+        if callable(getattr(bundle, "on_event", None)):
+            observers.append(bundle.on_event)  # type: ignore[attr-defined]  # just looked up
+    return registrations + _bare(layers, limit, where), observers
+
+
+def _bare(layers: Mapping[str, OneOrMore], only: Only | None, where: str) -> list[Registration]:
+    registrations = []
+    for kind, given in layers.items():
+        for layer in [] if given is None else given if isinstance(given, list | tuple) else [given]:
+            check_layer(layer, f"{where} {kind}=")
+            registrations.append(Registration(kind, cast("Layer", layer), only))
+    return registrations
+
+
+def _check_bundle(bundle: object, where: str) -> None:
+    if isinstance(bundle, type):
+        raise ConfigurationError(f"{where} got the class {bundle.__name__}; give an object of it: {bundle.__name__}()")
+    found = [method for method in (*KINDS, "on_event") if callable(getattr(bundle, method, None))]
+    if not found and callable(bundle):
+        raise ConfigurationError(
+            f"{where} got the function {name_of(bundle)!r} without its scope; "
+            f"say which calls it wraps, such as chat={name_of(bundle)}"
+        )
+    if not found:
+        raise ConfigurationError(
+            f"{where} got {bundle!r:.80}, which has none of the methods run, agent, chat, tool and on_event; "
+            "give a bundle, or a layer by its scope, such as chat=log"
+        )
+    for method in _LATER:
+        if callable(getattr(bundle, method, None)):
+            raise ConfigurationError(
+                f"{where} got {type(bundle).__name__}, whose {method}() this version would never call: starting and "
+                "stopping bundles comes later; leave the method out"
+            )
+
+
+Condition: TypeAlias = Callable[[Any], bool] | None
+
+
+class Stack:
+    """The layers of an app, or of one run, as they were at one time. It never changes; more layers are a new one."""
+
+    __slots__ = ("_chains", "observers", "registrations", "run_registrations")
+
+    def __init__(
+        self,
+        registrations: tuple[Registration, ...] = (),
+        observers: tuple[Observer, ...] = (),
+        run_registrations: tuple[Registration, ...] = (),
+    ) -> None:
+        self.registrations = registrations
+        self.observers = observers
+        self.run_registrations = run_registrations
+        self._chains: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+
+    def with_more(self, registrations: list[Registration], observers: list[Observer]) -> Stack:
+        """This stack with further app layers inside."""
+        return Stack((*self.registrations, *registrations), (*self.observers, *observers))
+
+    def for_run(self, registrations: list[Registration], observers: list[Observer]) -> Stack:
+        """This stack with the layers of one run, innermost."""
+        return Stack(self.registrations, (*self.observers, *observers), tuple(registrations))
+
+    def chains_of(self, plan: Plan) -> dict[str, Any]:
+        """The folded chains around an agent's calls by scope; the rooms that know the endpoints fill it in, once."""
+        key = plan if plan.key is None else plan.key
+        chains = self._chains.get(key)
+        if chains is None:
+            chains = self._chains[key] = {}
+        return chains
+
+    def applying(self, kind: str, plan: Plan) -> list[tuple[Layer, Condition]]:
+        """The layers around an agent's calls of one kind, outermost first, each with its condition."""
+        layers: list[tuple[Layer, Condition]] = []
+        for registration in (*self.registrations, *plan.registrations, *self.run_registrations):
+            if registration.kind != kind:
+                continue
+            reach = True if registration.only is None else registration.only.reach(kind, plan.agent, plan.name)
+            if reach is True:
+                layers.append((registration.layer, None))
+            elif reach is not False:
+                layers.append((registration.layer, reach))
+        return layers
+
+    def names(self, plan: Plan) -> set[str]:
+        """The names in the `only=` of all layers."""
+        names: set[str] = set()
+        for registration in (*self.registrations, *plan.registrations, *self.run_registrations):
+            if registration.only is not None:
+                names |= registration.only.names
+        return names
+
+    def warn_of_unknown_names(self, plan: Plan, known: set[str], warned: set[str]) -> None:
+        """Warn once of each name in an `only=` that nothing reachable bears."""
+        for registration in (*self.registrations, *plan.registrations, *self.run_registrations):
+            for name in sorted(() if registration.only is None else registration.only.names - known - warned):
+                warned.add(name)
+                warnings.warn(
+                    f"only={name!r} of the {registration.kind} layer {name_of(registration.layer)!r} names no agent or "
+                    f"tool within reach (there are: {', '.join(sorted(known))}), so it never applies; correct the name",
+                    stacklevel=2,
+                )

@@ -1,0 +1,352 @@
+"""What is said: messages, their parts, and the tool calls in them. All of it is immutable.
+
+How a message looks on the wire of one provider is that provider's model's business, not this room's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeAlias, cast
+
+from typing_extensions import TypedDict, Unpack
+
+from middlechain.errors import ConfigurationError
+
+__all__ = [
+    "Assistant",
+    "Audio",
+    "Content",
+    "File",
+    "Image",
+    "Input",
+    "Message",
+    "Part",
+    "System",
+    "Text",
+    "ToolMessage",
+    "ToolUse",
+    "User",
+    "dump",
+    "load",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A part that is text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture: a `url`, or its `data` with a `media_type` such as `"image/png"`.
+
+    `detail` is OpenAI's hint about resolution (`"low"`, `"high"`, `"auto"`); default: none is sent.
+    """
+
+    url: str | None = None
+    data: bytes | None = None
+    media_type: str = "image/png"
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A sound: its `data` and `format` (default `"wav"`)."""
+
+    data: bytes
+    format: str = "wav"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file: its `data` with a `name` and a `media_type`, or the `id` of one uploaded before."""
+
+    data: bytes | None = None
+    name: str | None = None
+    media_type: str = "application/pdf"
+    id: str | None = None
+
+
+Part: TypeAlias = Text | Image | Audio | File
+Content: TypeAlias = str | Sequence[Part]
+
+_PARTS = (Text, Image, Audio, File)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool call as the model wrote it.
+
+    Args:
+        name: the tool's name.
+        arguments: JSON text; a mapping is encoded for you.
+        id: what ties the call to its result; the runtime makes one up where it is empty (default).
+    """
+
+    name: str
+    arguments: str = "{}"
+    id: str = ""
+
+    def __init__(self, name: str, arguments: str | Mapping[str, Any] = "{}", id: str = "") -> None:
+        if not isinstance(arguments, str):
+            arguments = json.dumps(dict(arguments), ensure_ascii=False)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "arguments", arguments)
+        object.__setattr__(self, "id", id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    content: Content
+
+    def __post_init__(self) -> None:
+        if type(self.content) is not str:
+            object.__setattr__(self, "content", _content(self.content, type(self).__name__))
+
+    @property
+    def text(self) -> str:
+        """All text of the content, parts joined."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content if isinstance(part, Text))
+
+    def with_text(self, text: str) -> Self:
+        """A copy that says `text`: parts that are not text stay, the first text part makes way for it."""
+        if isinstance(self.content, str):
+            return replace(self, content=text)
+        parts: list[Part] = []
+        placed = False
+        for part in self.content:
+            if not isinstance(part, Text):
+                parts.append(part)
+            elif not placed:
+                placed = True
+                parts.append(Text(text))
+        return replace(self, content=(*parts,) if placed else (Text(text), *parts))
+
+
+def _content(content: object, owner: str) -> Content:
+    if isinstance(content, str):  # a subclass, such as a str enum: plain text from here on
+        return str.__str__(content)
+    if isinstance(content, Iterable) and not isinstance(content, bytes | Mapping):
+        parts = tuple(content)
+        if all(isinstance(part, _PARTS) for part in parts):
+            return cast("tuple[Part, ...]", parts)
+    raise ConfigurationError(
+        f"the content of a {owner} is text or a list of parts, got {content!r:.80}; "
+        "give a str, or [Text(...), Image(...)]"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class System(_Message):
+    """The system prompt."""
+
+    role = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class User(_Message):
+    """What a person says, or (with `name`) another agent."""
+
+    name: str | None = None
+    role = "user"
+
+
+class _AssistantChanges(TypedDict, total=False):
+    content: Content
+    tool_calls: Iterable[ToolUse]
+    reasoning: str | None
+    finish_reason: str | None
+    blocked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Assistant(_Message):
+    """What the model says.
+
+    `finish_reason` and `blocked` travel with the history, but are not sent to a model.
+    """
+
+    tool_calls: tuple[ToolUse, ...] = ()
+    reasoning: str | None = None
+    finish_reason: str | None = None
+    blocked: bool = False
+    role = "assistant"
+
+    def __init__(
+        self,
+        content: Content,
+        tool_calls: Iterable[ToolUse] = (),
+        reasoning: str | None = None,
+        finish_reason: str | None = None,
+        blocked: bool = False,
+    ) -> None:
+        object.__setattr__(self, "content", content)
+        object.__setattr__(self, "tool_calls", tuple(tool_calls))
+        object.__setattr__(self, "reasoning", reasoning)
+        object.__setattr__(self, "finish_reason", finish_reason)
+        object.__setattr__(self, "blocked", blocked)
+        self.__post_init__()
+
+    def replace(self, **changes: Unpack[_AssistantChanges]) -> Assistant:
+        """A copy with some fields changed."""
+        return replace(self, **cast("dict[str, Any]", changes))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMessage(_Message):
+    """The result of one tool call."""
+
+    tool_call_id: str
+    name: str
+    is_error: bool = False
+    role = "tool"
+
+
+Message: TypeAlias = System | User | Assistant | ToolMessage
+Input: TypeAlias = str | Sequence[Part] | User
+
+_MESSAGES = frozenset({System, User, Assistant, ToolMessage})
+
+
+def history_of(messages: Iterable[Message | Mapping[str, Any]]) -> tuple[Message, ...]:
+    """The messages as a tuple; OpenAI-style dicts among them are read. Messages are not touched one by one."""
+    given = tuple(messages)
+    if _MESSAGES.issuperset(map(type, given)):
+        return cast("tuple[Message, ...]", given)
+    return tuple(
+        message if type(message) in _MESSAGES else _read(message, place)  # type: ignore[misc]  # the set of types is not seen as a guard
+        for place, message in enumerate(given)
+    )
+
+
+def user_message(input: object) -> User:
+    """The input as a `User` message.
+
+    Raises:
+        ConfigurationError: when it is neither text, nor parts, nor a `User`.
+    """
+    if isinstance(input, User):
+        return input
+    if isinstance(input, str) or (isinstance(input, Sequence) and not isinstance(input, bytes)):
+        return User(cast("Content", input))
+    raise ConfigurationError(f"the input is {input!r:.80}; give text, a list of parts or a User(...) message")
+
+
+def dump(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """The messages as plain data for JSON, in OpenAI's shape where it has one. `load` gives the same messages back.
+
+    Args:
+        messages: any messages of this room.
+
+    Returns:
+        One dict a message; nothing of the message is left out.
+    """
+    return [_write(message) for message in messages]
+
+
+def load(data: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """The messages that `dump` wrote, or a history in OpenAI's shape.
+
+    Raises:
+        ConfigurationError: for anything that is not such a message, with its place in the list.
+    """
+    return [_read(item, place) for place, item in enumerate(data)]
+
+
+def _write(message: Message) -> dict[str, Any]:
+    content = message.content
+    data: dict[str, Any] = {
+        "role": message.role,
+        "content": content if isinstance(content, str) else [_write_part(part) for part in content],
+    }
+    if isinstance(message, User) and message.name is not None:
+        data["name"] = message.name
+    elif isinstance(message, Assistant):
+        if message.tool_calls:
+            data["tool_calls"] = [
+                {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.arguments}}
+                for use in message.tool_calls
+            ]
+        if message.reasoning is not None:
+            data["reasoning_content"] = message.reasoning
+        if message.finish_reason is not None:
+            data["finish_reason"] = message.finish_reason
+        if message.blocked:
+            data["blocked"] = True
+    elif isinstance(message, ToolMessage):
+        data |= {"tool_call_id": message.tool_call_id, "name": message.name}
+        if message.is_error:
+            data["is_error"] = True
+    return data
+
+
+def _write_part(part: Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, Image) and part.url is not None and part.data is None and part.media_type == "image/png":
+        detail = {} if part.detail is None else {"detail": part.detail}
+        return {"type": "image_url", "image_url": {"url": part.url, **detail}}
+    data: dict[str, Any] = {"type": type(part).__name__.lower()}
+    for name in part.__slots__:
+        value = getattr(part, name)
+        data[name] = base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    return data
+
+
+def _read(item: object, place: int) -> Message:
+    if isinstance(item, Message):
+        return item
+    try:
+        return _read_message(cast("Mapping[str, Any]", item))
+    except (LookupError, TypeError, ValueError, AttributeError, ConfigurationError, binascii.Error) as error:
+        raise ConfigurationError(
+            f"message {place} of the history cannot be read ({type(error).__name__}: {error}): {item!r:.120}; "
+            'give messages, or dicts such as {"role": "user", "content": "..."}'
+        ) from error
+
+
+def _read_message(data: Mapping[str, Any]) -> Message:
+    role = data["role"]
+    raw = data.get("content")
+    content: Content = raw if isinstance(raw, str) else "" if raw is None else tuple(_read_part(part) for part in raw)
+    if role in {"system", "developer"}:
+        return System(content)
+    if role == "user":
+        return User(content, data.get("name"))
+    if role == "assistant":
+        calls = data.get("tool_calls") or ()
+        return Assistant(
+            content,
+            [ToolUse(call["function"]["name"], call["function"]["arguments"], call["id"]) for call in calls],
+            data.get("reasoning_content"),
+            data.get("finish_reason"),
+            data.get("blocked", False),
+        )
+    if role == "tool":
+        return ToolMessage(content, data["tool_call_id"], data.get("name") or "", data.get("is_error", False))
+    raise ValueError(f"there is no role {role!r}")
+
+
+def _read_part(data: Mapping[str, Any]) -> Part:
+    kind = data["type"]
+    if kind == "text":
+        return Text(data["text"])
+    if kind == "image_url":
+        return Image(data["image_url"]["url"], detail=data["image_url"].get("detail"))
+    if kind == "input_audio":
+        return Audio(base64.b64decode(data["input_audio"]["data"], validate=True), data["input_audio"]["format"])
+    for part in (Image, Audio, File):
+        if kind == part.__name__.lower():
+            fields = {name: data[name] for name in part.__slots__}
+            if fields["data"] is not None:
+                fields["data"] = base64.b64decode(fields["data"], validate=True)
+            return part(**fields)
+    raise ValueError(f"there is no part of type {kind!r}")

@@ -1,0 +1,199 @@
+"""The records behind `ctx`: a `Run` is what all steps of one run share, a `Step` is one agent's part of it.
+
+Both are data: how a step goes on is the business of the rooms above, which `ctx` reaches through an `Engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from anyio import CancelScope
+
+from middlechain.context import Context, State
+from middlechain.errors import ConfigurationError
+from middlechain.events import Bus, Origin
+from middlechain.limits import Limits, Meter, Usage
+from middlechain.messages import Input, Message
+
+if TYPE_CHECKING:  # names for type checkers; at run time no import points up
+    from middlechain.agent import Plan
+    from middlechain.app import App
+    from middlechain.chat import ChatReply, Model
+    from middlechain.edge import Edge
+    from middlechain.layers import Stack
+    from middlechain.results import Result
+    from middlechain.tools import ToolOutput
+
+__all__ = ["Engine", "Run", "Step", "current", "step_of", "this_step"]
+
+
+class Engine(Protocol):
+    """What `ctx` asks of the rooms above: a turn, a tool call and a step, through the layers of the run."""
+
+    async def chat(self, step: Step, messages: Any, model: Any, tools: Any, /) -> ChatReply: ...
+
+    async def call_tool(self, step: Step, name: str, args: Mapping[str, Any], /) -> ToolOutput: ...
+
+    async def delegate(self, step: Step, target: Any, input: Input, /) -> Result: ...
+
+
+class Run:
+    """The record of one run: what its steps share."""
+
+    __slots__ = (
+        "app",
+        "bus",
+        "data",
+        "deadline",
+        "deferred",
+        "engine",
+        "free",
+        "id",
+        "instances",
+        "limits",
+        "meter",
+        "models",
+        "own_limits",
+        "root",
+        "scope",
+        "stack",
+        "state",
+        "steps",
+        "stop_reason",
+        "streaming",
+    )
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        app: App,
+        bus: Bus,
+        engine: Engine,
+        stack: Stack,
+        limits: Limits,
+        own_limits: bool,
+        models: dict[str, Model],
+        state: Any,
+        data: Mapping[str, Any] | None,
+        streaming: bool,
+    ) -> None:
+        self.id = id
+        self.app = app
+        self.bus = bus
+        self.engine = engine
+        self.stack = stack
+        self.limits = limits
+        self.own_limits = own_limits
+        self.models = models
+        self.meter = Meter(limits)
+        self.free = State()
+        self.state = self.free if state is None else state
+        self.data = MappingProxyType(dict(data)) if data else _NO_DATA
+        self.streaming = streaming
+        self.deadline: float | None = None
+        self.scope: CancelScope | None = None  # holds the deadline while no step does
+        self.stop_reason: str | None = None
+        self.deferred: list[Callable[[], Any]] = []
+        self.instances: dict[type, Any] = {}
+        self.root: Step | None = None
+        self.steps = 0
+
+
+_NO_DATA: Mapping[str, Any] = MappingProxyType({})
+
+
+class Step:
+    """The record of one step: whose it is, how far it has got, and what was said in it."""
+
+    __slots__ = (
+        "agent",
+        "agent_name",
+        "chains",
+        "ctx",
+        "depth",
+        "edge",
+        "exchange",
+        "history",
+        "meter",
+        "origin",
+        "plan",
+        "run",
+        "turn",
+        "turns_taken",
+        "usage_stamp",
+    )
+
+    def __init__(
+        self,
+        run: Run,
+        plan: Plan,
+        *,
+        id: str,
+        parent: str | None = None,
+        depth: int = 0,
+        history: tuple[Message, ...] = (),
+        meter: Meter | None = None,
+    ) -> None:
+        self.run = run
+        self.plan = plan
+        self.agent = plan.agent
+        self.agent_name = plan.name
+        self.chains = run.stack.chains_of(plan)
+        self.depth = depth
+        self.history = history
+        self.meter = run.meter if meter is None else meter
+        self.edge: Edge | None = None
+        self.exchange: list[Message] = []  # the user's message, then the turns whose tools ran
+        self.turn = 0
+        self.turns_taken = 0  # as `turn`, but not set back when an agent layer starts the step again
+        self.usage_stamp: Usage | None = None  # what the runtime put on the result, to tell it from a layer's own
+        self.origin = Origin(run.id, plan.name, id, parent, 0)
+        self.ctx: Context[Any] = Context(self)
+
+    def restart(self, user: Message) -> None:
+        """Begin the step, or begin it again."""
+        self.turn = 0
+        self.origin = self.at(0)
+        self.exchange = [user]
+
+    def next_turn(self) -> int:
+        """Begin a turn and say which."""
+        self.turn += 1
+        self.origin = self.at(self.turn)
+        return self.turn
+
+    def at(self, turn: int) -> Origin:
+        """The origin of an event of that turn."""
+        origin = self.origin
+        if turn == origin.turn:
+            return origin
+        return Origin(origin.run_id, origin.agent, origin.step, origin.parent, turn)
+
+    async def emit(self, kind: Callable[..., Any], *payload: Any) -> None:
+        """Tell observers and the stream, if there are any."""
+        if self.run.bus.listening:
+            await self.run.bus.emit(self.origin, kind, *payload)
+
+
+current: ContextVar[Step] = ContextVar("middlechain_step")
+
+
+def this_step() -> Step:
+    """The innermost step that this code runs in.
+
+    Raises:
+        ConfigurationError: outside of any.
+    """
+    step = current.get(None)
+    if step is None:
+        raise ConfigurationError("there is no run here; read it in a hook, a layer or a tool")
+    return step
+
+
+def step_of(ctx: Context[Any]) -> Step:
+    """The record behind a context, for the rooms above."""
+    return ctx._step

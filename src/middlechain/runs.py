@@ -1,0 +1,132 @@
+"""A run: one call of `app.run` and all that happens inside, in `run` and in `stream` alike."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from typing import Any
+
+import anyio
+
+from middlechain.chain import Scope, settle
+from middlechain.edge import Edge
+from middlechain.events import LimitReached, RunFinished, RunStarted
+from middlechain.limits import exceeded
+from middlechain.messages import Input, Message, user_message
+from middlechain.records import Run, Step, step_of
+from middlechain.results import Result, RunCall, attach
+from middlechain.steps import complete, plan_for, run_step, step_for, stopped
+from middlechain.turn import chain_of
+from middlechain.variables import RunIn
+
+__all__ = ["execute"]
+
+
+async def execute(run: Run, target: Any, input: Input, history: tuple[Message, ...]) -> Result:
+    """Run the target in this task, on a copy of the caller's context variables.
+
+    Args:
+        run: the record of the run.
+        target: an agent, an agent class or a name.
+        input: what it is asked.
+        history: what was said before.
+    """
+    return await RunIn(copy_context(), _execute(run, target, input, history))
+
+
+async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, ...]) -> Result:
+    plan = plan_for(run, target)
+    entry = Step(run, plan, id="", history=history)
+    entry.restart(user_message(input))
+    if not entry.chains:  # the first run of this agent with these layers
+        run.app.warn_of_unknown_names(run.stack, plan)
+    outcome = "failed"
+    await entry.emit(RunStarted)
+    try:
+        result = await _within_deadline(entry, RunCall(target, input, ctx=entry.ctx, agent=plan.agent))
+        result = complete(run.root or entry, result, run.meter)
+        await _settle(run, entry, result)
+        outcome = _outcome(result)
+    except anyio.get_cancelled_exc_class():
+        outcome = "cancelled"
+        raise
+    finally:
+        await _finish(run, entry, outcome)
+    return result
+
+
+async def _within_deadline(entry: Step, call: RunCall) -> Result:
+    """The run through its layers. A root step holds the deadline itself, so that its `on_error` learns of it."""
+    run, limits = entry.run, entry.run.limits
+    chain = chain_of(entry, RUN, _start)
+    if limits.seconds is None:
+        return await chain(call)
+    run.deadline = anyio.current_time() + limits.seconds
+    with anyio.CancelScope(deadline=run.deadline) as run.scope:
+        return await chain(call)
+    await entry.emit(LimitReached, "seconds", limits.seconds)
+    error = exceeded(limits, "seconds", limits.seconds)
+    error.result = partial = stopped(run.root or entry)
+    if error.stops:
+        return partial
+    raise error
+
+
+async def _start(call: RunCall) -> Result:
+    """The endpoint of the run layers: the root step."""
+    entry = step_of(call.ctx)
+    run = entry.run
+    run.root = step = step_for(run, plan_for(run, call.target), caller=None, history=entry.history)
+    if run.scope is None or run.deadline is None:
+        return await run_step(step, call.input)
+    run.scope.deadline = float("inf")
+    try:
+        return await run_step(step, call.input)
+    finally:
+        if anyio.current_time() < run.deadline:
+            run.scope.deadline = run.deadline
+
+
+async def _abandon(call: RunCall) -> None:
+    """A run layer begins the root step again: nothing that it has sent holds any more."""
+    root = step_of(call.ctx).run.root
+    if root is not None and root.edge is not None:
+        await root.edge.settle_all(())
+
+
+def _complete(call: RunCall, result: Result) -> Result:
+    entry = step_of(call.ctx)
+    return complete(entry.run.root or entry, result, entry.run.meter)
+
+
+RUN: Scope[RunCall, Result] = Scope("run", RunCall, Result, _abandon, attach, _complete)
+
+
+async def _settle(run: Run, entry: Step, result: Result) -> None:
+    """Make what was streamed say what the run layers made of the result."""
+    if run.streaming:
+        step = run.root or entry
+        if step.edge is None:
+            step.edge = Edge(step)
+        await step.edge.settle_all(result.messages)
+
+
+def _outcome(result: Result) -> str:
+    if result.blocked:
+        return "blocked"
+    if result.pending:
+        return "pending"
+    return "completed" if result.stopped_by is None else "stopped"
+
+
+async def _finish(run: Run, entry: Step, outcome: str) -> None:
+    """Run what was deferred, and say how the run ended, also when it was cancelled."""
+    if not run.deferred and not run.bus.listening:
+        return
+    with anyio.CancelScope(shield=True):
+        while run.deferred:
+            callback = run.deferred.pop()
+            try:
+                await settle(callback())
+            except Exception:  # the others must have their turn, and the run has its outcome
+                entry.ctx.log.exception("a deferred callback failed", callback=repr(callback))
+        await run.bus.emit(entry.at(0), RunFinished, outcome)

@@ -1,0 +1,175 @@
+"""A function's signature as a model needs it: a JSON schema to call by, and a check of what came back."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+from middlechain.chain import name_of
+from middlechain.context import Context
+from middlechain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+__all__ = ["Signature", "read_signature"]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a function is called: `fields` maps a parameter to its place in `model`."""
+
+    model: type[BaseModel]
+    fields: Mapping[str, str]
+    positional: frozenset[str]
+    context: str | None
+    summary: str
+    schema: Mapping[str, Any]
+
+    def check(self, args: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as the function takes them, positional and by keyword.
+
+        Raises:
+            ValueError: when they do not fit; the message says which, and why.
+        """
+        from pydantic import ValidationError
+
+        try:
+            checked = self.model.model_validate(args)
+        except ValidationError as error:
+            raise ValueError(_explain(error)) from error
+        given = {
+            name: getattr(checked, field) for name, field in self.fields.items() if field in checked.model_fields_set
+        }
+        positional = tuple(given.pop(name) for name in self.fields if name in self.positional and name in given)
+        return positional, given
+
+
+def _explain(error: Any) -> str:
+    problems = []
+    for detail in error.errors(include_url=False, include_context=False, include_input=False):
+        place = ".".join(str(part) for part in detail["loc"]) or "arguments"
+        problems.append(f"{place}: {detail['msg']}")
+    return "; ".join(problems)
+
+
+def read_signature(function: Callable[..., Any]) -> Signature:
+    """Read how a function is called.
+
+    Raises:
+        ConfigurationError: when no schema can be made of it; the message names the parameter.
+    """
+    from pydantic import ConfigDict, Field, create_model
+    from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+    name = name_of(function)
+    hints = _hints(function, name)
+    summary, described = _documentation(function)
+    definitions: dict[str, Any] = {}
+    fields: dict[str, str] = {}
+    positional: set[str] = set()
+    context: str | None = None
+    for parameter in _parameters(function, name):
+        hint = hints.get(parameter.name, Any)
+        if _is_context(hint):
+            context = parameter.name
+            continue
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            positional.add(parameter.name)
+        field = fields[parameter.name] = f"argument_{len(fields)}"
+        default = ... if parameter.default is parameter.empty else parameter.default
+        about: dict[str, Any] = {"description": described[parameter.name]} if parameter.name in described else {}
+        definitions[field] = (hint, Field(default, alias=parameter.name, **about))
+    try:
+        model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **definitions)
+        schema = _tidy(model.model_json_schema())
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise ConfigurationError(
+            f"no JSON schema can be made of the parameters of {name!r}: {error}; annotate them with types that have one"
+        ) from error
+    return Signature(model, fields, frozenset(positional), context, summary, schema)
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    target = inspect.unwrap(getattr(function, "func", function))
+    if not inspect.isroutine(target):
+        target = type(target).__call__
+    try:
+        return get_type_hints(target, include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(
+            f"an annotation of {name!r} cannot be resolved ({error}); import what it names at the top of its module, "
+            "outside of TYPE_CHECKING"
+        ) from error
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    parameters = list(inspect.signature(function).parameters.values())
+    for parameter in parameters:
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+            raise ConfigurationError(
+                f"the parameter {str(parameter)!r} of {name!r} cannot be described to a model; name each parameter"
+            )
+    if parameters and parameters[0].name == "self":
+        raise ConfigurationError(
+            f"{name!r} takes self: make a tool of the bound method, or of a function with a parameter ctx: Context, "
+            "and use ctx.agent"
+        )
+    return parameters
+
+
+def _is_context(hint: Any) -> bool:
+    if isinstance(get_origin(hint) or hint, type) and issubclass(get_origin(hint) or hint, Context):
+        return True
+    return any(_is_context(option) for option in get_args(hint) if option is Context or get_origin(option) is Context)
+
+
+def _tidy(schema: Any) -> Any:
+    """The schema without the titles that pydantic derives from names."""
+    if isinstance(schema, list):
+        return [_tidy(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    tidy = {}
+    for key, value in schema.items():
+        if key == "properties":
+            tidy[key] = {name: _tidy(item) for name, item in value.items()}
+        elif key != "title" or not isinstance(value, str):
+            tidy[key] = value if key in {"default", "enum", "const", "examples"} else _tidy(value)
+    return tidy
+
+
+_SECTION = re.compile(r"^(Args|Arguments|Parameters):\s*$")
+_ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
+
+
+def _documentation(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The first paragraph of the docstring, and what its Google-style Args section says of each parameter."""
+    lines = (inspect.getdoc(getattr(function, "func", function)) or "").splitlines()
+    summary = " ".join(line.strip() for line in _until_blank(lines))
+    starts = [place for place, line in enumerate(lines) if _SECTION.match(line)]
+    described: dict[str, str] = {}
+    last = ""
+    for line in lines[starts[0] + 1 :] if starts else ():
+        if line and not line[0].isspace():
+            break
+        indent = len(line) - len(line.lstrip())
+        entry = _ENTRY.match(line.strip()) if indent <= _indent_of_entries(lines, starts[0]) else None
+        if entry:
+            last = entry[1]
+            described[last] = entry[2]
+        elif last and line.strip():
+            described[last] = f"{described[last]} {line.strip()}".strip()
+    return summary, described
+
+
+def _until_blank(lines: list[str]) -> list[str]:
+    end = next((place for place, line in enumerate(lines) if not line.strip()), len(lines))
+    return lines[:end]
+
+
+def _indent_of_entries(lines: list[str], section: int) -> int:
+    return next((len(line) - len(line.lstrip()) for line in lines[section + 1 :] if line.strip()), 0)

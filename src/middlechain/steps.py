@@ -1,0 +1,313 @@
+"""A step: one agent's part of a run, from its input to its result, through its layers and hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from middlechain.agent import Agent, Plan, plan_of
+from middlechain.chain import Scope, settle
+from middlechain.chat import ChatReply, Model, discard
+from middlechain.edge import Edge
+from middlechain.errors import ConfigurationError, GuardrailDenied, LimitExceeded
+from middlechain.events import AgentFinished, AgentStarted, LimitReached, ModelFinished
+from middlechain.limits import NO_USAGE, Limits, Meter, exceeded
+from middlechain.messages import Assistant, Input, Message, history_of, user_message
+from middlechain.records import Run, Step, current, step_of
+from middlechain.results import AgentCall, Result, attach, last_answer
+from middlechain.tools import Tool, ToolOutput, tools_of
+from middlechain.turn import ask, call_tool, chain_of, converse, run_tools, wrong_return
+
+__all__ = ["Delegation", "complete", "plan_for", "run_step", "step_for", "stopped"]
+
+_NO_LIMITS = Limits(turns=None, depth=None)
+
+
+def plan_for(run: Run, target: object) -> Plan:
+    """The plan of an agent, of an agent class (one object of it per run), or of a name that the app knows.
+
+    Raises:
+        ConfigurationError: for anything else.
+    """
+    if isinstance(target, str):
+        target = run.app.agent_named(target)
+    if isinstance(target, type) and issubclass(target, Agent):
+        agent = run.instances.get(target)
+        if agent is None:
+            agent = run.instances[target] = target()
+            plan = plan_of(agent)
+            plan.key = None if "middleware" in vars(agent) else target
+        return plan_of(agent)
+    if isinstance(target, Agent):
+        return plan_of(target)
+    raise ConfigurationError(
+        f"the target of a run is {target!r:.80}; give an agent, an agent class, or the name of one"
+    )
+
+
+def step_for(run: Run, plan: Plan, *, caller: Step | None, history: tuple[Message, ...] = ()) -> Step:
+    """The record of a new step."""
+    run.steps += 1
+    outer = run.meter if caller is None else caller.meter
+    own = plan.limits if plan.limits is not None else None if caller is None else _NO_LIMITS
+    step = Step(
+        run,
+        plan,
+        id=f"{run.id}/{run.steps}",
+        parent=None if caller is None else caller.origin.step,
+        depth=0 if caller is None else caller.depth + 1,
+        history=history,
+        meter=outer if own is None else Meter(own, outer),
+    )
+    if run.streaming:
+        step.edge = Edge(step)
+    return step
+
+
+async def run_step(step: Step, input: Input, *, via: str = "root", caller: Step | None = None) -> Result:
+    """Run a step from its first event to its last; what was streamed of it by then is what its result says."""
+    call = AgentCall(
+        input, None if caller is None else caller.agent, via, step.depth, ctx=step.ctx, agent=step.plan.agent
+    )
+    token = current.set(step)
+    try:
+        await step.emit(AgentStarted, via)
+        try:
+            step.restart(user_message(input))
+            result = await _guarded(step, call)
+        except Exception as error:  # on_error gets any exception of the step; what it keeps goes on unchanged
+            recovered = await _recovered(step, error)
+            if recovered is None:
+                await step.emit(AgentFinished, None)
+                raise
+            result = recovered
+        if step.edge is not None:
+            await step.edge.settle_all(result.messages)
+        await step.emit(AgentFinished, result)
+    finally:
+        current.reset(token)
+    return result
+
+
+async def _guarded(step: Step, call: AgentCall) -> Result:
+    """The step through its chain, within its depth and its deadline."""
+    limits = step.run.limits
+    if limits.depth is not None and step.depth > limits.depth:
+        raise await _reached(step, limits, "depth", limits.depth)
+    deadline, owner = _deadline(step)
+    if deadline is None:
+        return complete(step, await chain_of(step, AGENT, answer)(call))
+    if anyio.current_time() < deadline:
+        with anyio.CancelScope(deadline=deadline):
+            return complete(step, await chain_of(step, AGENT, answer)(call))
+    raise await _reached(step, owner, "seconds", owner.seconds or 0)
+
+
+def _deadline(step: Step) -> tuple[float | None, Limits]:
+    """The earlier one of the run's deadline and the agent's own, with the limits it comes from."""
+    own, run = step.plan.limits, step.run
+    if own is None or own.seconds is None:
+        return run.deadline, run.limits
+    deadline = anyio.current_time() + own.seconds
+    return (deadline, own) if run.deadline is None or deadline < run.deadline else (run.deadline, run.limits)
+
+
+async def _reached(step: Step, limits: Limits, limit: str, value: float) -> LimitExceeded:
+    await step.emit(LimitReached, limit, value)
+    return exceeded(limits, limit, value)
+
+
+async def answer(call: AgentCall) -> Result:
+    """The endpoint of the agent layers: the input's hooks, turns until there is an answer, the answer's hooks."""
+    step = step_of(call.ctx)
+    step.restart(user_message(call.input))
+    await _before_run(step, call.input)
+    try:
+        result = await _take_turns(step)
+    except LimitExceeded as error:
+        if not error.stops:
+            raise
+        result = stopped(step)
+    result = await _after_run(step, result)
+    if step.edge is not None:
+        await step.edge.settle_all(result.messages)
+    return result
+
+
+async def _before_run(step: Step, input: Input) -> None:
+    for hook in step.plan.hooks["before_run"]:
+        value = await settle(hook(input, step.ctx))
+        if value is not None:
+            try:
+                step.exchange[0] = user_message(value)
+            except ConfigurationError:
+                raise wrong_return(hook, "before_run", value, "a str, a list of parts or a User") from None
+            input = value
+
+
+async def _take_turns(step: Step) -> Result:
+    while True:
+        limits = _turn_limits(step)
+        if step.run.stop_reason is not None:
+            return stopped(step, "stop")
+        if limits is not None:
+            raise await _reached(step, limits, "turns", limits.turns or 0)
+        step.turns_taken += 1
+        reply, offer = await ask(step)
+        if not reply.tool_calls:
+            return await _answered(step, reply)
+        if step.run.stop_reason is not None:
+            return stopped(step, "stop", reply)
+        limits = _turn_limits(step)
+        if limits is not None:
+            error = await _reached(step, limits, "turns", limits.turns or 0)
+            if error.stops:
+                return stopped(step, "limit", reply)
+            raise error
+        await run_tools(step, reply, offer)
+
+
+def _turn_limits(step: Step) -> Limits | None:
+    """The limits that do not allow a further turn: the agent's own, those given to the run, or else the app's."""
+    own, run = step.plan.limits, step.run
+    for limits in (own, run.limits if own is None or run.own_limits else None):
+        if limits is not None and limits.turns is not None and step.turns_taken >= limits.turns:
+            return limits
+    return None
+
+
+async def _answered(step: Step, reply: ChatReply) -> Result:
+    text = reply.text
+    for hook in step.plan.hooks["after_response"]:
+        value = await settle(hook(text, step.ctx))
+        if value is not None:
+            if not isinstance(value, str):
+                raise wrong_return(hook, "after_response", value, "a str")
+            text = value
+    return _result(step, Assistant(text, (), reply.reasoning, reply.finish_reason))
+
+
+async def _after_run(step: Step, result: Result) -> Result:
+    for hook in step.plan.hooks["after_run"]:
+        value = await settle(hook(result, step.ctx))
+        if value is not None:
+            if isinstance(value, Result):
+                result = complete(step, value)
+            elif isinstance(value, str):
+                result = result.replace(text=value)
+            else:
+                raise wrong_return(hook, "after_run", value, "a Result or a str")
+    return result
+
+
+def _result(step: Step, *last: Message, stopped_by: str | None = None, finish_reason: str | None = None) -> Result:
+    """The result of the step as it stands, with the message that ends it, if there is one."""
+    messages = (*step.exchange, *last)
+    place = last_answer(messages)
+    message = None if place is None else messages[place]
+    step.usage_stamp = step.meter.usage
+    return Result(
+        "" if message is None else message.text,
+        messages=messages,
+        usage=step.usage_stamp,
+        finish_reason=finish_reason or (message.finish_reason if isinstance(message, Assistant) else None),
+        agent=step.plan.name,
+        run_id=step.run.id,
+        state=step.run.state,
+        stopped_by=stopped_by,
+    )
+
+
+def stopped(step: Step, by: str = "limit", reply: ChatReply | None = None) -> Result:
+    """What there is when no further turn is allowed; the tool calls of the last reply do not run and are dropped."""
+    reason = "limit" if by == "limit" else "stop"
+    last = () if reply is None else (Assistant(reply.text, (), reply.reasoning, reason),)
+    return _result(step, *last, stopped_by=by, finish_reason=reason)
+
+
+def complete(step: Step, result: Result, meter: Meter | None = None) -> Result:
+    """A result that a hook or a layer made or changed, with what only the runtime knows."""
+    changes: dict[str, Any] = {}
+    if not result.run_id:
+        reason = result.finish_reason or "stop"
+        changes |= {"finish_reason": reason, "agent": result.agent or step.plan.name, "run_id": step.run.id}
+        if not result.messages:
+            changes["messages"] = (*step.exchange, Assistant(result.text, finish_reason=reason))
+    if result.messages and (last_answer(result.messages) is None or result.message.text != result.text):
+        changes["messages"] = result.replace(text=result.text).messages
+    if result.usage is NO_USAGE or result.usage is step.usage_stamp:
+        usage = (step.meter if meter is None else meter).usage
+        if usage != result.usage:
+            changes["usage"] = step.usage_stamp = usage
+    if result.state is None:
+        changes["state"] = step.run.state
+    return replace(result, **changes) if changes else result
+
+
+async def _recovered(step: Step, error: Exception) -> Result | None:
+    """What there is of a step that a limit stopped, or what `on_error` makes of a failed one, or None."""
+    if isinstance(error, LimitExceeded):
+        error.result = partial = stopped(step)
+        if error.stops:
+            return partial
+    for hook in step.plan.hooks["on_error"]:
+        try:
+            value = await settle(hook(error, step.ctx))
+        except Exception as second:  # it goes on in place of the first, which is its cause
+            if second is error:
+                raise
+            raise second from error
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise wrong_return(hook, "on_error", value, "a str") from error
+        denied = isinstance(error, GuardrailDenied)
+        return replace(
+            _result(step, Assistant(value, finish_reason="degraded")),
+            degraded=True,
+            error=error,
+            blocked=denied,
+            blocked_by=error.guardrail if isinstance(error, GuardrailDenied) else None,
+        )
+    return None
+
+
+async def _abandon(call: AgentCall) -> None:
+    """An agent layer begins the step again: nothing that it has sent holds any more."""
+    edge = step_of(call.ctx).edge
+    if edge is not None:
+        await edge.settle_all(())
+
+
+def _complete(call: AgentCall, result: Result) -> Result:
+    return complete(step_of(call.ctx), result)
+
+
+AGENT: Scope[AgentCall, Result] = Scope("agent", AgentCall, Result, _abandon, attach, _complete)
+
+
+class Delegation:
+    """What `ctx` can ask for: a model call, a tool call, and a nested step, through the layers of the run."""
+
+    async def chat(self, step: Step, messages: Any, model: Model | str | None, tools: Sequence[Tool]) -> ChatReply:
+        """One model call that is not part of the step's own turns."""
+        if isinstance(messages, Sequence) and messages and isinstance(messages[0], Message | Mapping):
+            sent = history_of(messages)
+        else:
+            sent = (user_message(messages),)
+        own = step.plan.model if model is None else model
+        reply, _ = await converse(step, sent, tools_of(tools, "ctx.chat()"), own, discard)
+        await step.emit(ModelFinished, reply)
+        return reply
+
+    async def call_tool(self, step: Step, name: str, args: Mapping[str, Any]) -> ToolOutput:
+        """One tool call that is not part of the step's own turns."""
+        return await call_tool(step, name, args)
+
+    async def delegate(self, caller: Step, target: Any, input: Input) -> Result:
+        """A step nested in this one."""
+        step = step_for(caller.run, plan_for(caller.run, target), caller=caller)
+        return await run_step(step, input, via="run", caller=caller)

@@ -1,0 +1,155 @@
+"""A stream: a run in a task of its own, and its events as they come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+from middlechain.errors import ContractError
+from middlechain.events import Event, was_cancelled
+from middlechain.results import Result
+
+__all__ = ["Stream"]
+
+AHEAD = 8  # events that a run may be ahead of its reader
+
+
+class Stream:
+    """The events of a run, to be read inside `async with app.stream(...) as stream`.
+
+    Iterating gives each event as it comes and raises the run's error at its end. Leaving the block ends the run: the
+    model's stream is closed, tools are cancelled, and every `finally` has run before the block is left.
+    """
+
+    def __init__(self, start: Callable[[Stream], Awaitable[Result]]) -> None:
+        self._start = start
+        self._events: deque[Event] = deque()
+        self._scope = anyio.CancelScope()
+        self._tasks: TaskGroup | None = None
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._raised = False
+        self._reading = False
+        self._closing = False
+        self._ended = False
+        self._over: anyio.Event
+        self._arrived: anyio.Event | None = None
+        self._taken: anyio.Event | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._tasks is not None:
+            raise ContractError("this stream was entered before; call app.stream(...) again for another run")
+        self._over = anyio.Event()
+        self._tasks = tasks = anyio.create_task_group()
+        await tasks.__aenter__()
+        tasks.start_soon(self._produce)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        tasks = cast("TaskGroup", self._tasks)  # __aenter__ set it
+        self._close()
+        if error is not None and isinstance(error, anyio.get_cancelled_exc_class()):
+            return await tasks.__aexit__(kind, error, traceback)
+        await tasks.__aexit__(None, None, None)
+        if not (self._error is None or self._raised or isinstance(self._error, Exception)) and error is None:
+            raise self._error  # an interrupt that nobody has seen yet
+        return None
+
+    async def _produce(self) -> None:
+        try:
+            with self._scope:
+                self._result = await self._start(self)
+        except BaseException as error:
+            if isinstance(error, anyio.get_cancelled_exc_class()) and was_cancelled():
+                raise
+            self._error = error  # for the reader, as itself: out of a task it would come in a group
+        finally:
+            self._ended = True
+            self._over.set()
+            self._wake()
+
+    async def put(self, event: Event) -> None:
+        """Called by the run with each event; waits while the reader is `AHEAD` events behind."""
+        if self._closing:
+            return
+        self._events.append(event)
+        self._wake()
+        while len(self._events) >= AHEAD and not self._closing:
+            self._taken = taken = anyio.Event()
+            await taken.wait()
+
+    def _wake(self) -> None:
+        if self._arrived is not None:
+            self._arrived.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            if self._ended or self._closing:
+                self._raise()
+                raise StopAsyncIteration
+            if self._tasks is None:
+                raise ContractError("a stream runs inside its block; write: async with app.stream(...) as stream")
+            if self._reading:
+                raise ContractError("this stream is being read by another task; read it in one, and hand the events on")
+            self._reading = True
+            self._arrived = arrived = anyio.Event()
+            try:
+                await arrived.wait()
+            finally:
+                self._reading = False
+                self._arrived = None
+        event = self._events.popleft()
+        if not self._events and self._taken is not None:
+            self._taken.set()
+            self._taken = None
+        return event
+
+    def _raise(self) -> None:
+        if self._error is None:
+            return
+        self._raised = True
+        if isinstance(self._error, StopAsyncIteration):  # Python would take it for the end of the stream
+            raise RuntimeError("the run raised StopAsyncIteration") from self._error
+        raise self._error
+
+    @property
+    def result(self) -> Result:
+        """The run's result.
+
+        Raises:
+            ContractError: before the run has ended, or after it was closed early.
+            BaseException: the run's own error, if it has failed.
+        """
+        self._raise()
+        if self._result is not None:
+            return self._result
+        if self._closing:
+            raise ContractError(
+                "the stream was closed before its run had ended, so there is no result; read it to its end"
+            )
+        raise ContractError("the run has not ended, so there is no result yet; read the stream to its end first")
+
+    def _close(self) -> None:
+        if not self._ended:
+            self._closing = True
+            self._events.clear()
+            self._scope.cancel()
+            self._wake()
+            if self._taken is not None:
+                self._taken.set()
+
+    async def aclose(self) -> None:
+        """End the run as leaving the block does, and wait until it has ended. May be called again, from any task."""
+        if self._tasks is not None:
+            self._close()
+            await self._over.wait()

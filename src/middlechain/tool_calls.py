@@ -1,0 +1,383 @@
+"""A tool call: how a model's is read, what hooks and layers see of it, and the endpoint that the tool layers wrap.
+
+Which calls a reply asks for, and in which order their results are recorded, is the turn's business.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import anyio.to_thread
+from typing_extensions import TypedDict, Unpack
+
+from middlechain.chain import Scope, settle
+from middlechain.context import Context
+from middlechain.errors import FatalToolError, GuardrailDenied, LimitExceeded, ToolError
+from middlechain.events import LimitReached, pump, was_cancelled
+from middlechain.records import Step, step_of
+from middlechain.tools import Tool, ToolOutput
+from middlechain.values import consumed, text_of
+from middlechain.variables import RunIn
+
+if TYPE_CHECKING:
+    from contextvars import Context as Variables
+
+    from middlechain.agent import Agent
+
+__all__ = [
+    "TOOL",
+    "Admission",
+    "Ticket",
+    "ToolCall",
+    "ToolResult",
+    "parse_arguments",
+    "read_call",
+    "reread",
+    "run_tool",
+]
+
+
+def fresh(value: Any) -> Any:
+    """A copy of JSON-like data, so that changing it in place reaches nobody else."""
+    if type(value) is dict:
+        return {key: fresh(item) for key, item in value.items()}
+    if type(value) is list:
+        return [fresh(item) for item in value]
+    return value
+
+
+class Ticket:
+    """What the runtime keeps about one tool call while hooks and layers pass copies of it along."""
+
+    __slots__ = ("admission", "by_name", "checked", "ended", "ran", "variables")
+
+    def __init__(self, by_name: Mapping[str, Tool], admission: Admission, variables: Variables) -> None:
+        self.by_name = by_name
+        self.admission = admission
+        self.variables = variables
+        self.checked: tuple[object, Any] | None = None
+        self.ran: Tool | None = None  # the tool that started, if one has
+        self.ended = False  # whether it has also ended with an output
+
+
+class _ToolChanges(TypedDict, total=False):
+    name: str
+    args: Mapping[str, Any]
+    id: str
+
+
+class ToolCall:
+    """A tool call on its way in. `ToolCall("add", {"a": 1})` is enough to make one.
+
+    Attributes:
+        name: which tool.
+        args: the arguments, a new copy at each reading; `{}` where there is a `problem`.
+        id: ties it to the model's call; the runtime keeps the model's.
+        tool: the `Tool` of that name; None for an unknown one.
+        problem: what is wrong with the arguments, for the model to read; None if nothing is.
+    """
+
+    __slots__ = ("_args", "agent", "ctx", "id", "name", "problem", "ticket", "tool")
+
+    _args: Mapping[str, Any]
+    name: str
+    id: str
+    tool: Tool | None
+    problem: str | None
+    ctx: Context[Any]
+    agent: Agent
+    ticket: Ticket | None
+
+    def __init__(
+        self,
+        name: str,
+        args: Mapping[str, Any] | None = None,
+        id: str = "",
+        tool: Tool | None = None,
+        problem: str | None = None,
+    ) -> None:
+        args = fresh({} if args is None else dict(args))
+        self._set(name=name, _args=args, id=id, tool=tool, problem=problem, ctx=None, agent=None, ticket=None)
+
+    def _set(self, **values: Any) -> None:
+        for slot, value in values.items():
+            object.__setattr__(self, slot, value)
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return cast("dict[str, Any]", fresh(self._args))
+
+    def replace(self, **changes: Unpack[_ToolChanges]) -> ToolCall:
+        """A copy with another name, other arguments or another id; tool and problem follow from them."""
+        unknown = changes.keys() - _ToolChanges.__annotations__.keys()
+        if unknown:
+            raise TypeError(
+                f"a ToolCall has no field {', '.join(sorted(unknown))} to replace; it has name, args and id"
+            )
+        copy = ToolCall.__new__(ToolCall)
+        copy._set(**{slot: getattr(self, slot) for slot in ToolCall.__slots__})
+        if "args" in changes:
+            copy._set(_args=fresh(dict(changes["args"])))
+        copy._set(name=changes.get("name", self.name), id=changes.get("id", self.id))
+        return copy if self.ticket is None else reread(self, copy)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a ToolCall is immutable; use call.replace({name}=...)")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToolCall):
+            return NotImplemented
+        return (self.name, self._args, self.id) == (other.name, other._args, other.id)
+
+    __hash__ = None  # type: ignore[assignment]  # its arguments are data that cannot be hashed
+
+    def __repr__(self) -> str:
+        return f"ToolCall(name={self.name!r}, args={self._args!r}, id={self.id!r})"
+
+
+class ToolResult:
+    """What `after_tool` sees: the call as it was made, and the text for the model.
+
+    Attributes:
+        name: which tool.
+        args: the arguments at call time, a new copy at each reading.
+        output: the text.
+        is_error: whether it is marked as an error.
+        id: of the model's call.
+    """
+
+    __slots__ = ("_args", "id", "is_error", "name", "output")
+
+    def __init__(self, name: str, args: Mapping[str, Any], output: str, is_error: bool = False, id: str = "") -> None:
+        self.name = name
+        self._args = args
+        self.output = output
+        self.is_error = is_error
+        self.id = id
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return cast("dict[str, Any]", fresh(dict(self._args)))
+
+    def __repr__(self) -> str:
+        return f"ToolResult(name={self.name!r}, output={self.output!r:.60}, is_error={self.is_error}, id={self.id!r})"
+
+
+def read_call(
+    name: str, arguments: str | Mapping[str, Any], id: str, ticket: Ticket, ctx: Context[Any], agent: Agent
+) -> ToolCall:
+    """The call that a model wrote (or code, with a mapping of arguments), looked up and checked."""
+    args, problem = parse_arguments(arguments) if isinstance(arguments, str) else (arguments, None)
+    call = ToolCall(name, args, id, ticket.by_name.get(name), problem)
+    call._set(ctx=ctx, agent=agent, ticket=ticket)
+    if problem is None:
+        call = _checked(call)
+    if call.tool is not None and call.problem is None:
+        ticket.admission.expect(ticket)
+    return call
+
+
+def parse_arguments(arguments: str) -> tuple[dict[str, Any], str | None]:
+    """The arguments that a model wrote, and what is wrong with them, if anything. Nothing at all is no arguments."""
+    if not arguments.strip():
+        return {}, None
+    try:
+        args = json.loads(arguments)
+    except (ValueError, RecursionError) as error:
+        return {}, f"the arguments are not JSON ({error})"
+    if not isinstance(args, dict):
+        return {}, f"the arguments are a JSON {type(args).__name__}, not an object"
+    return args, None
+
+
+def reread(old: ToolCall, new: ToolCall) -> ToolCall:
+    """A changed call with the tool and the problem that follow from the change; the id stays."""
+    ticket = cast("Ticket", old.ticket)
+    same_arguments = new._args is old._args
+    call = ToolCall.__new__(ToolCall)
+    call._set(name=new.name, _args=new._args, id=old.id, ctx=old.ctx, agent=old.agent, ticket=ticket)
+    call._set(tool=ticket.by_name.get(new.name), problem=old.problem if same_arguments else None)
+    if call.problem is not None or (same_arguments and new.name == old.name):
+        return call
+    return _checked(call)
+
+
+def _checked(call: ToolCall) -> ToolCall:
+    """The call with its arguments held against the tool's schema; the outcome is kept for when the tool runs."""
+    if call.tool is None:
+        return call
+    ticket = cast("Ticket", call.ticket)
+    try:
+        ticket.checked = (call._args, call.tool.signature.check(call.args))
+    except ValueError as error:
+        call._set(problem=str(error), _args={})
+    return call
+
+
+def _attach(old: ToolCall, new: ToolCall) -> ToolCall:
+    return new if new.ticket is old.ticket else reread(old, new)
+
+
+TOOL: Scope[ToolCall, ToolOutput] = Scope("tool", ToolCall, ToolOutput, attach=_attach)
+
+
+class Admission:
+    """Lets the tool calls of one reply through the limits together or not at all.
+
+    The first one to arrive asks for all that have not ended by then; those that end without having run give their
+    place back.
+    """
+
+    __slots__ = ("_given", "_step", "_waiting")
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._waiting: set[Ticket] = set()
+        self._given: set[Ticket] | None = None
+
+    def expect(self, ticket: Ticket) -> None:
+        """One more call of the reply that will run unless a layer answers it."""
+        self._waiting.add(ticket)
+
+    async def enter(self, ticket: Ticket) -> None:
+        """Called where the tool is about to run.
+
+        Raises:
+            LimitExceeded: when the limits do not allow it.
+        """
+        try:
+            if self._given is None and ticket in self._waiting:
+                self._step.meter.reserve_tools(len(self._waiting))
+                self._given = set(self._waiting)
+            elif self._given is None or ticket not in self._given:
+                self._step.meter.reserve_tools(1)
+        except LimitExceeded as error:
+            await self._step.emit(LimitReached, error.limit, error.value)
+            raise
+        if self._given is not None:
+            self._given.discard(ticket)
+        self._waiting.discard(ticket)
+
+    def settle(self, ticket: Ticket) -> None:
+        """Called when the call has ended, however."""
+        self._waiting.discard(ticket)
+        if self._given is not None and ticket in self._given:
+            self._given.discard(ticket)
+            self._step.meter.add_tools(-1)
+
+
+async def run_tool(call: ToolCall) -> ToolOutput:
+    """The endpoint of the tool layers: limits, validation, the tool. What the tool raises becomes an error result.
+
+    The tool runs in a task of its own, so that one that cancels its task cancels nothing else, and so that a run
+    whose caller is cancelled waits for a tool in a thread.
+    """
+    ticket = cast("Ticket", call.ticket)
+    tool = call.tool
+    if tool is None:
+        return ToolOutput(_unknown(call.name, ticket.by_name), is_error=True)
+    if call.problem is not None:
+        return ToolOutput(
+            f"The tool {call.name!r} did not run: {call.problem}. Correct the arguments and call it again.",
+            is_error=True,
+        )
+    await ticket.admission.enter(ticket)
+    positional, named = _arguments(call, ticket)
+    if tool.signature.context is not None:
+        named[tool.signature.context] = call.ctx
+    ticket.ran = tool
+    outputs: list[ToolOutput] = []
+
+    async def child() -> None:
+        outputs.append(await RunIn(ticket.variables, _attempt(tool, positional, named)))
+
+    await pump(step_of(call.ctx).run.bus, child)
+    ticket.ended = True
+    return outputs[0]
+
+
+def _arguments(call: ToolCall, ticket: Ticket) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    checked, ticket.checked = ticket.checked, None
+    if checked is not None and checked[0] is call._args:
+        return cast("tuple[tuple[Any, ...], dict[str, Any]]", checked[1])
+    return cast("Tool", call.tool).signature.check(call.args)
+
+
+async def _attempt(tool: Tool, positional: tuple[Any, ...], named: dict[str, Any]) -> ToolOutput:
+    try:
+        value = await consumed(await settle(await _start(tool.function, positional, named)))
+    except (FatalToolError, LimitExceeded, GuardrailDenied):
+        raise
+    except anyio.get_cancelled_exc_class() as error:
+        if was_cancelled():
+            raise
+        return _failure(tool, error)
+    except Exception as error:  # noqa: BLE001 - the tool-error rule (T4): a tool's own exception is its result
+        return _failure(tool, _as_raised(error))
+    return _output(tool, value)
+
+
+async def _start(function: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    if starts_on_loop(function):
+        return function(*positional, **named)
+    value, error = await anyio.to_thread.run_sync(partial(_in_thread, function, positional, named))
+    if error is not None:
+        raise error
+    return value
+
+
+def _in_thread(
+    function: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, Exception | None]:
+    try:
+        return function(*positional, **named), None
+    except Exception as error:  # noqa: BLE001 - handed over as a value, since no future can carry a StopIteration
+        return None, error
+
+
+def starts_on_loop(function: Any) -> bool:
+    """Whether it is an async function, also behind `partial`, `wraps` or `__call__`."""
+    function = inspect.unwrap(function)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _as_raised(error: Exception) -> Exception:
+    """What the tool raised, where Python put a RuntimeError in its place (a StopIteration out of a coroutine)."""
+    return error.__cause__ if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration) else error
+
+
+def _failure(tool: Tool, error: BaseException) -> ToolOutput:
+    if isinstance(error, ToolError):
+        text = str(error)
+    elif tool.expose_errors:
+        text = f"{type(error).__name__}: {error}"
+    else:
+        text = f"{type(error).__name__}: the tool {tool.name!r} failed."
+    return ToolOutput(text_of(text), is_error=True, error=error)
+
+
+def _output(tool: Tool, value: Any) -> ToolOutput:
+    try:
+        return value if isinstance(value, ToolOutput) else ToolOutput(text_of(value))
+    except ValueError as error:
+        return ToolOutput(f"The tool {tool.name!r} ran, but {error}.", is_error=True, error=error)
+
+
+def _unknown(name: str, by_name: Mapping[str, Tool]) -> str:
+    if not by_name:
+        return f"There is no tool {name!r}: no tools may be called now. Answer without one."
+    near = get_close_matches(name, by_name, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"There is no tool {name!r}.{hint} The tools are: {', '.join(by_name)}."

@@ -1,0 +1,224 @@
+"""A turn: one model call, and the tools it asks for. Steps repeat turns until there is an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from middlechain.chain import Handler, Scope, name_of, settle
+from middlechain.chat import CHAT, CUT_OFF, ChatCall, ChatReply, Model, Offer, Send, ask_model, discard
+from middlechain.errors import WrongReturn
+from middlechain.events import ModelFinished, ModelStarted, ToolFinished, ToolStarted, pump
+from middlechain.messages import Assistant, Message, System, ToolMessage, ToolUse
+from middlechain.records import Step
+from middlechain.registry import model_named
+from middlechain.tool_calls import (
+    TOOL,
+    Admission,
+    Ticket,
+    ToolCall,
+    ToolResult,
+    parse_arguments,
+    read_call,
+    reread,
+    run_tool,
+)
+from middlechain.tools import Tool, ToolOutput
+from middlechain.values import cut
+from middlechain.variables import RunIn
+
+__all__ = ["ask", "call_tool", "chain_of", "converse", "run_tools"]
+
+Call = TypeVar("Call")
+Answer = TypeVar("Answer")
+
+
+def chain_of(step: Step, scope: Scope[Call, Answer], endpoint: Handler[Call, Answer]) -> Handler[Call, Answer]:
+    """The layers of one scope around that agent's calls, folded at the first use."""
+    chain: Handler[Call, Answer] | None = step.chains.get(scope.name)
+    if chain is None:
+        chain = step.chains[scope.name] = scope.fold(step.run.stack.applying(scope.name, step.plan), endpoint)
+    return chain
+
+
+def wrong_return(hook: object, name: str, value: object, expected: str) -> WrongReturn:
+    """The error for a hook that returned a value of the wrong type."""
+    return WrongReturn(
+        f"the hook {name_of(hook)!r} returned a value of type {type(value).__name__} ({value!r:.60}) from {name}; "
+        f"return {expected}, or None to keep what there is"
+    )
+
+
+async def ask(step: Step) -> tuple[ChatReply, Offer]:
+    """The reply of the next turn, and the tools that it could choose from."""
+    plan, turn = step.plan, step.next_turn()
+    prompt = await plan.prompt(step.ctx)
+    for hook in plan.hooks["before_prompt"]:
+        value = await settle(hook(prompt, step.ctx))
+        if value is not None:
+            if not isinstance(value, str):
+                raise wrong_return(hook, "before_prompt", value, "a str")
+            prompt = value
+    messages = (*step.history, *step.exchange)
+    if prompt:
+        messages = (System(prompt), *messages)
+    send = discard if step.edge is None else step.edge.sender(turn)
+    reply, offer = await converse(step, messages, plan.tools, plan.model, send)
+    if step.edge is not None:
+        await step.edge.settle(turn, reply.text, reply.reasoning)
+    await step.emit(ModelFinished, reply)
+    return reply, offer
+
+
+async def converse(
+    step: Step, messages: tuple[Message, ...], tools: tuple[Tool, ...], model: Model | str | None, send: Send
+) -> tuple[ChatReply, Offer]:
+    """One call through the chat layers. What it sends is the caller's to settle, and so is the last event."""
+    plan, run = step.plan, step.run
+    model = run.app.model if model is None else model
+    if isinstance(model, str):
+        model = model_named(model, run.models)
+    offer = Offer(tools)
+    call = ChatCall(
+        messages,
+        tools,
+        plan.settings,
+        model,
+        send is not discard,
+        send,
+        ctx=step.ctx,
+        agent=plan.agent,
+        offer=offer,
+    )
+    await step.emit(ModelStarted)
+    try:
+        reply = await chain_of(step, CHAT, ask_model)(call)
+    except Exception:  # only to say that the call has ended; it goes on unchanged
+        await step.emit(ModelFinished, None)
+        raise
+    return reply, offer
+
+
+class Pending:
+    """One tool call of a reply: the model's, as it is dispatched, and what came of it."""
+
+    __slots__ = ("call", "output", "ticket", "use")
+
+    def __init__(self, use: ToolUse, call: ToolCall, ticket: Ticket) -> None:
+        self.use = use
+        self.call = call
+        self.ticket = ticket
+        self.output: ToolOutput | None = None
+
+    def message(self) -> ToolMessage:
+        """The result as history gets it, also where there is none."""
+        if self.output is not None:
+            return ToolMessage(self.output.content, self.use.id, self.use.name, self.output.is_error)
+        if self.ticket.ran is None:
+            text = "The tool did not run: the step ended before."
+        elif self.ticket.ended:
+            text = "The tool ran, its result was withheld."
+        else:
+            text = "The tool was started and did not finish; what it did by then is not known."
+        return ToolMessage(text, self.use.id, self.use.name, is_error=True)
+
+
+async def run_tools(step: Step, reply: ChatReply, offer: Offer) -> None:
+    """Run the tools that a reply asks for, at the same time, and record the turn with their results in call order.
+
+    If something ends the step meanwhile, the turn is recorded if any tool ran.
+    """
+    if reply.finish_reason in CUT_OFF:
+        _record(step, reply, reply.tool_calls, [_again(use, reply.finish_reason) for use in reply.tool_calls])
+        return
+    by_name = step.plan.by_name if offer.tools is step.plan.tools else {tool.name: tool for tool in offer.tools}
+    admission = Admission(step)
+    pending = [_pending(step, use, by_name, admission) for use in reply.tool_calls]
+    try:
+        if len(pending) == 1:
+            await _isolated(step, pending[0])()
+        else:
+            await pump(step.run.bus, *(_isolated(step, one) for one in pending))
+    finally:
+        if all(one.output is not None for one in pending) or any(one.ticket.ran is not None for one in pending):
+            _record(step, reply, [one.use for one in pending], [one.message() for one in pending])
+
+
+def _again(use: ToolUse, reason: str | None) -> ToolMessage:
+    text = f"The tool did not run: the reply that asked for it was cut off ({reason}). Ask for it again."
+    return ToolMessage(text, use.id, use.name, is_error=True)
+
+
+def _record(step: Step, reply: ChatReply, uses: Sequence[ToolUse], results: Sequence[ToolMessage]) -> None:
+    sendable = [use if _is_object(use.arguments) else ToolUse(use.name, "{}", use.id) for use in uses]
+    step.exchange.append(Assistant(reply.text, sendable, reply.reasoning, reply.finish_reason))
+    step.exchange.extend(results)
+
+
+def _is_object(arguments: str) -> bool:
+    return bool(arguments.strip()) and parse_arguments(arguments)[1] is None
+
+
+def _pending(step: Step, use: ToolUse, by_name: Mapping[str, Tool], admission: Admission) -> Pending:
+    ticket = Ticket(by_name, admission, copy_context())
+    return Pending(use, read_call(use.name, use.arguments, use.id, ticket, step.ctx, step.plan.agent), ticket)
+
+
+def _isolated(step: Step, pending: Pending) -> Callable[[], Coroutine[Any, Any, None]]:
+    async def child() -> None:
+        pending.output = await RunIn(pending.ticket.variables, _dispatch(step, pending.call))
+
+    return child
+
+
+async def _dispatch(step: Step, call: ToolCall) -> ToolOutput:
+    """One tool call through hooks and layers."""
+    ticket = cast("Ticket", call.ticket)
+    await step.emit(ToolStarted, call)
+    try:
+        call = await _before_tool(step, call)
+        output = await chain_of(step, TOOL, run_tool)(call)
+        output = await _after_tool(step, call, output)
+    except Exception:  # only to say that the call has ended; it goes on unchanged
+        await step.emit(ToolFinished, call, None)
+        raise
+    finally:
+        ticket.admission.settle(ticket)
+    tool = ticket.ran or call.tool
+    if tool is not None and tool.max_result_chars is not None:
+        output = replace(output, content=cut(output.content, tool.max_result_chars))
+    await step.emit(ToolFinished, call, output)
+    return output
+
+
+async def _before_tool(step: Step, call: ToolCall) -> ToolCall:
+    for hook in step.plan.hooks["before_tool"]:
+        value = await settle(hook(call, step.ctx))
+        if value is not None:
+            if not isinstance(value, ToolCall):
+                raise wrong_return(hook, "before_tool", value, "a ToolCall, such as call.replace(args=...)")
+            call = value if value.ticket is call.ticket else reread(call, value)
+    return call
+
+
+async def _after_tool(step: Step, call: ToolCall, output: ToolOutput) -> ToolOutput:
+    for hook in step.plan.hooks["after_tool"]:
+        result = ToolResult(call.name, call.args, output.content, output.is_error, call.id)
+        value = await settle(hook(result, step.ctx))
+        if value is not None:
+            if isinstance(value, ToolOutput):
+                output = value
+            elif isinstance(value, str):
+                output = replace(output, content=value)
+            else:
+                raise wrong_return(hook, "after_tool", value, "a str or a ToolOutput")
+    return output
+
+
+async def call_tool(step: Step, name: str, args: Mapping[str, Any]) -> ToolOutput:
+    """A tool call that code makes with `ctx.call_tool`: the same way in, and no place in history."""
+    ticket = Ticket(step.plan.by_name, Admission(step), copy_context())
+    call = read_call(name, args, "", ticket, step.ctx, step.plan.agent)
+    return await RunIn(ticket.variables, _dispatch(step, call))
