@@ -82,7 +82,7 @@ class App:
         check_model(model, f"the app {name!r}")
         self.name = name
         self.model = model
-        self.limits = Limits() if limits is None else limits
+        self.limits = Limits() if limits is None else _limits(limits, "App()")
         self.agents = _by_name(agents)
         self._stack = Stack()
         self._models: dict[str, Model] = {}
@@ -200,20 +200,23 @@ class App:
         _refuse(options, "app.run()", RunOptions.__annotations__)
         stack = self._stack
         use = options.get("use")
-        if use:
+        if use is not None:
             stack = stack.for_run(*read_layers(use, {}, None, "use="))
         limits = options.get("limits")
+        data = options.get("data")
+        if data is not None and not isinstance(data, Mapping):
+            raise ConfigurationError(f"data= is {data!r:.80}; give a mapping of names to values")
         run = Run(
             id=options.get("run_id") or os.urandom(8).hex(),
             app=self,
             bus=Bus(stack.observers, stream),
             engine=_DELEGATION,
             stack=stack,
-            limits=self.limits if limits is None else limits,
+            limits=self.limits if limits is None else _limits(limits, "app.run()"),
             own_limits=limits is not None,
             models=self._models,
             state=options.get("state"),
-            data=options.get("data"),
+            data=data,
             streaming=stream is not None,
         )
         return run, history_of(options.get("history", ()))
@@ -245,7 +248,15 @@ class App:
         return f"App(name={self.name!r}, agents=[{', '.join(self.agents)}])"
 
 
+def _limits(limits: object, where: str) -> Limits:
+    if not isinstance(limits, Limits):
+        raise ConfigurationError(f"{where}: limits= is {limits!r:.80}; give Limits(...)")
+    return limits
+
+
 def _by_name(agents: Iterable[Agent | type[Agent]]) -> dict[str, Agent | type[Agent]]:
+    if isinstance(agents, Agent | type | str) or not isinstance(agents, Iterable):
+        raise ConfigurationError(f"App(agents=) got {agents!r:.80}; give a list of agents")
     named: dict[str, Agent | type[Agent]] = {}
     for agent in agents:
         if not isinstance(agent, Agent) and not (isinstance(agent, type) and issubclass(agent, Agent)):

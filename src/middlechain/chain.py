@@ -65,7 +65,6 @@ async def settle(value: Any) -> Any:
 
 
 _FRESH, _RUNNING, _DONE, _FAILED, _LEFT = "fresh", "running", "done", "failed", "left"
-_VALUE = object()
 
 
 class Continuation(Generic[Call, Answer]):
@@ -96,10 +95,13 @@ class Continuation(Generic[Call, Answer]):
             call = self.call
         elif call is not self.call:
             call = self.scope.adopt(self.layer, self.call, call)
-        if self.state is not _FRESH:
-            await self.again(call)
+        again = self.state is not _FRESH
+        if again:
+            self.allow_again()
         self.state = _RUNNING
         try:
+            if again:
+                await self.scope.restart(call)
             answer = await self.inner(call)
         except BaseException as failure:  # noted, to chain it to a NothingReturned; it goes on unchanged
             if self.state is _RUNNING:
@@ -111,7 +113,8 @@ class Continuation(Generic[Call, Answer]):
             self.answer = answer
         return answer
 
-    async def again(self, call: Call) -> None:
+    def allow_again(self) -> None:
+        """Refuse a call of `next()` that the contract does not allow."""
         name = name_of(self.layer)
         if self.state is _LEFT:
             raise NextCalledLate(
@@ -128,8 +131,6 @@ class Continuation(Generic[Call, Answer]):
                 f"the {self.scope.name} layer {name!r} called next() again after it had succeeded, which does and "
                 "charges everything twice; keep the first answer, or mark the layer with @repeats"
             )
-        self.state = _RUNNING
-        await self.scope.restart(call)
 
     def leave(self) -> str:
         """Close the door behind the layer, and say how it left."""

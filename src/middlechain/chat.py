@@ -211,10 +211,13 @@ def _attach(old: ChatCall, new: ChatCall) -> ChatCall:
 
 def _complete(call: ChatCall, reply: ChatReply) -> ChatReply:
     """The reply with a finish reason, and with tool calls whose ids are unique and not empty."""
-    if reply.finish_reason is None:
-        reply = replace(reply, finish_reason="tool_calls" if reply.tool_calls else "stop")
-    uses = with_ids(reply.tool_calls, step_of(call.ctx).turn)
-    return reply if uses is reply.tool_calls else replace(reply, tool_calls=uses)
+    uses = reply.tool_calls
+    if uses:
+        uses = with_ids(uses, step_of(call.ctx).turn)
+    reason = reply.finish_reason or ("tool_calls" if uses else "stop")
+    if uses is reply.tool_calls and reason == reply.finish_reason:
+        return reply
+    return ChatReply(reply.text, uses, reply.reasoning, reply.usage, reason, reply.model, reply.validations)
 
 
 def with_ids(uses: tuple[ToolUse, ...], turn: int) -> tuple[ToolUse, ...]:
@@ -231,7 +234,7 @@ def with_ids(uses: tuple[ToolUse, ...], turn: int) -> tuple[ToolUse, ...]:
                 made for n in range(len(uses) + 1) if (made := f"call_{turn}_{place}" + "_" * n) not in taken | seen
             )
         seen.add(id)
-        named.append(ToolUse(use.name or "", use.arguments, id))
+        named.append(ToolUse(use.name, use.arguments, id))
     return tuple(named)
 
 

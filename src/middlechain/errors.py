@@ -59,7 +59,8 @@ class MiddlechainError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         attachments = {name: value for name, value in self.__dict__.items() if _pickles(value)}
-        return _rebuild, (type(self), self.args, attachments)
+        args = tuple(arg if _pickles(arg) else None for arg in self.args)
+        return _rebuild, (type(self), args, attachments)
 
 
 def _rebuild(kind: type[MiddlechainError], args: tuple[Any, ...], attachments: dict[str, Any]) -> MiddlechainError:
@@ -77,7 +78,7 @@ def _attachments_of(kind: type[MiddlechainError]) -> list[str]:
 
 def _pickles(value: object) -> bool:
     try:
-        pickle.dumps(value)
+        pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes; some exceptions dump and do not load
     except Exception:  # noqa: BLE001 - whatever a foreign __reduce__ raises means the same: this attachment stays behind
         return False
     return True
@@ -191,7 +192,7 @@ class ModelError(MiddlechainError):
     @property
     def retryable(self) -> bool:
         """Whether the same request may succeed when it is made again."""
-        return self.status is not None and (self.status in {408, 409, 429} or self.status >= 500)
+        return self.status is not None and (self.status in {408, 429} or self.status >= 500)
 
 
 class _Retryable(ModelError):

@@ -202,36 +202,83 @@ class Sink(Protocol):
     async def put(self, event: Event, /) -> None: ...
 
 
+class _Left:
+    """An event that waits to be delivered by another task, and the task that waits for that."""
+
+    __slots__ = ("delivered", "event", "look")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.delivered = False
+        self.look = anyio.Event()
+
+
 class Bus:
-    """Carries the events of one run, in order, to its observers and then to its stream.
+    """Carries the events of one run, in order and one at a time, to its observers and then to its stream.
 
     All is delivered in the run's own task. While that task waits for child tasks in `pump`, they leave their events
-    here and wait until it has delivered them.
+    here and wait until it has delivered them; so do tasks that a layer started, while another one delivers.
     """
 
-    __slots__ = ("_inbox", "_pumping", "_seq", "_sink", "_wake", "listening", "observers")
+    __slots__ = ("_busy", "_left", "_look", "_pumping", "_seq", "_sink", "listening", "observers")
 
     def __init__(self, observers: tuple[Observer, ...] = (), sink: Sink | None = None) -> None:
         self.observers = observers
-        self._sink = sink
         self.listening = bool(observers) or sink is not None
-        self._seq = count(1)
+        self._sink = sink
         self._pumping = False
-        self._inbox: deque[tuple[Event, anyio.Event]] = deque()
-        self._wake = anyio.Event() if self.listening else None
+        self._busy = False
+        if self.listening:
+            self._seq = count(1)
+            self._left: deque[_Left] = deque()
+            self._look = anyio.Event()
 
     async def emit(self, origin: Origin, kind: Callable[..., Event], *payload: Any) -> None:
         """Build the event and deliver it; without a listener nothing is built."""
         if not self.listening:
             return
         event = kind(*payload, origin=origin, seq=next(self._seq))
-        if self._pumping and not _observing.get():
-            delivered = anyio.Event()
-            self._inbox.append((event, delivered))
-            self.wake()
-            await delivered.wait()
-        else:
+        if self.observers and _observing.get():
             await self._deliver(event)
+        elif self._pumping or self._busy:
+            await self._leave(event)
+        else:
+            await self._carry(event)
+
+    async def _leave(self, event: Event) -> None:
+        left = _Left(event)
+        self._left.append(left)
+        self.wake()
+        await left.look.wait()
+        while not left.delivered:  # who was to deliver it was cancelled, so it is for us to go on
+            left.look = anyio.Event()
+            if self._busy or self._pumping:
+                await left.look.wait()
+            else:
+                await self._carry()
+
+    async def _carry(self, *events: Event) -> None:
+        """Deliver these events, and then those that others have left."""
+        self._busy = True
+        try:
+            for event in events:
+                await self._deliver(event)
+            while self._left:
+                left = self._left.popleft()
+                left.delivered = True
+                try:
+                    await self._deliver(left.event)
+                finally:
+                    left.look.set()
+        finally:
+            self._busy = False
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._pumping:
+            self.wake()
+        elif self._left and not self._busy:
+            self._left[0].look.set()
 
     async def _deliver(self, event: Event) -> None:
         if self.observers:
@@ -252,26 +299,24 @@ class Bus:
 
     def wake(self) -> None:
         """Let the pump look again."""
-        if self._wake is not None:
-            self._wake.set()
+        if self.listening:
+            self._look.set()
 
     async def deliver_until(self, done: Callable[[], bool]) -> None:
         """Deliver what child tasks leave here until `done()`; they call `wake` when they end."""
         self._pumping = True
         try:
             while True:
-                self._wake = anyio.Event()
-                while self._inbox:
-                    event, delivered = self._inbox.popleft()
-                    await self._deliver(event)
-                    delivered.set()
-                if done():
+                self._look = anyio.Event()
+                if self._left and not self._busy:
+                    await self._carry()
+                elif done():
                     return
-                await self._wake.wait()
+                else:
+                    await self._look.wait()
         finally:
             self._pumping = False
-            while self._inbox:
-                self._inbox.popleft()[1].set()
+            self._hand_over()
 
     @property
     def pumping(self) -> bool:
@@ -295,9 +340,10 @@ async def pump(bus: Bus, *children: Callable[[], Coroutine[Any, Any, None]]) -> 
     """Run the children, each in a task of its own, until all have ended; deliver their events meanwhile.
 
     The first child that raises has the others cancelled and awaited, and its exception goes on as itself, never in a
-    group. One that another child raised as well is added to it as a note.
+    group. One that another child raised as well is added to it as a note; an interrupt goes before an error.
     """
     failures: list[BaseException] = []
+    interrupts: list[BaseException] = []
     left = len(children)
 
     async def run(child: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -309,23 +355,30 @@ async def pump(bus: Bus, *children: Callable[[], Coroutine[Any, Any, None]]) -> 
                 raise
             failures.append(cancelled)
             tasks.cancel_scope.cancel()
-        except BaseException as failure:  # noqa: BLE001 - an interrupt too: left in a task group it would come out as a group
+        except Exception as failure:  # noqa: BLE001 - left in a task group it would come out as a group
             failures.append(failure)
+            tasks.cancel_scope.cancel()
+        except BaseException as interrupt:  # noqa: BLE001 - the same
+            interrupts.append(interrupt)
             tasks.cancel_scope.cancel()
         finally:
             left -= 1
             bus.wake()
 
-    async with anyio.create_task_group() as tasks:
-        for child in children:
-            tasks.start_soon(run, child)
-        if bus.listening and not bus.pumping:
-            await bus.deliver_until(lambda: not left)
+    try:
+        async with anyio.create_task_group() as tasks:
+            for child in children:
+                tasks.start_soon(run, child)
+            if bus.listening and not bus.pumping:
+                await bus.deliver_until(lambda: not left)
+    finally:
+        if interrupts:  # goes before a cancellation, too
+            raise interrupts[0]
     if failures:
-        first, *others = failures
-        for other in others:
-            first.add_note(f"another task of the same step failed too: {type(other).__name__}: {other}")
-        raise first
+        for other in failures[1:]:
+            if other is not failures[0]:
+                failures[0].add_note(f"another task of the same step failed too: {type(other).__name__}: {other}")
+        raise failures[0]
 
 
 def was_cancelled() -> bool:

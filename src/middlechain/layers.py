@@ -113,11 +113,15 @@ def read_layers(
     Raises:
         ConfigurationError: for a bare function, an object without such a method, or a layer that is not callable.
     """
+    if isinstance(bundles, Layers | str) or not isinstance(bundles, Iterable):
+        raise ConfigurationError(f"{where} got {bundles!r:.80}; give a list of bundles, such as [Layers(chat=log)]")
     limit = None if only is None else Only(only)
     registrations: list[Registration] = []
     observers: list[Observer] = []
     for bundle in bundles:
         if isinstance(bundle, Layers):
+            if bundle.only is not None and limit is not None:
+                raise ConfigurationError(f"{where} has an only= and so have its Layers(); give it in one place")
             own = limit if bundle.only is None else Only(bundle.only)
             registrations += _bare({kind: getattr(bundle, kind) for kind in KINDS}, own, where)
             continue
@@ -224,6 +228,7 @@ class Stack:
                 warned.add(name)
                 warnings.warn(
                     f"only={name!r} of the {registration.kind} layer {name_of(registration.layer)!r} names no agent or "
-                    f"tool within reach (there are: {', '.join(sorted(known))}), so it never applies; correct the name",
+                    f"tool that is known from here (known: {', '.join(sorted(known))}); correct the name, or give the "
+                    "agent to App(agents=[...])",
                     stacklevel=2,
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from middlechain.errors import ConfigurationError, LimitExceeded
@@ -36,7 +36,13 @@ class Usage:
         if self.total_tokens is None and self.input_tokens is not None and self.output_tokens is not None:
             object.__setattr__(self, "total_tokens", self.input_tokens + self.output_tokens)
 
+    def __repr__(self) -> str:
+        known = (f"{name}={value}" for name in _FIELDS if (value := getattr(self, name)) is not None)
+        return f"Usage({', '.join(known)})"
+
     def __add__(self, other: Usage) -> Usage:
+        if self == NO_USAGE:
+            return other
         if other == NO_USAGE:
             return self
         sums = {field: _add(getattr(self, field), getattr(other, field)) for field in _FIELDS}
@@ -80,9 +86,11 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self)[:-1]:
             value = getattr(self, field.name)
-            if value is not None and not (isinstance(value, int | float) and value >= 0):
+            kind = int | float if field.name in {"cost", "seconds"} else int
+            if value is not None and (isinstance(value, bool) or not isinstance(value, kind) or not value >= 0):
                 raise ConfigurationError(
-                    f"Limits({field.name}={value!r}) is not a limit; give a number from 0 up, or None for no limit"
+                    f"Limits({field.name}={value!r}) is not a limit; give "
+                    f"a {'number' if kind is not int else 'whole number'} from 0 up, or None for no limit"
                 )
         if self.on_exceed not in {"raise", "stop"}:
             raise ConfigurationError(f'Limits(on_exceed={self.on_exceed!r}) is unknown; give "raise" or "stop"')
@@ -91,19 +99,22 @@ class Limits:
 class Meter:
     """Counts what a run or a step spends against its limits; what a step spends counts for all it is nested in."""
 
-    __slots__ = ("_usage", "limits", "outer", "requests", "tool_calls")
+    __slots__ = ("_reported", "_total", "limits", "outer", "requests", "tool_calls")
 
     def __init__(self, limits: Limits, outer: Meter | None = None) -> None:
         self.limits = limits
         self.outer = outer
         self.requests = 0
         self.tool_calls = 0
-        self._usage = NO_USAGE
+        self._reported = NO_USAGE  # without requests, which are counted apart
+        self._total: Usage | None = None  # both, put together when asked for
 
     @property
     def usage(self) -> Usage:
-        """All that was used so far."""
-        return self._usage if not self.requests else self._usage + Usage(requests=self.requests)
+        """All that was used so far; the same object until more is used."""
+        if self._total is None:
+            self._total = replace(self._reported, requests=self.requests) if self.requests else self._reported
+        return self._total
 
     def start_chat(self) -> None:
         """Count a call of a model that is about to be made.
@@ -116,14 +127,15 @@ class Meter:
             limits = meter.limits
             if limits.chat_calls is not None and meter.requests >= limits.chat_calls:
                 raise exceeded(limits, "chat_calls", limits.chat_calls)
-            if limits.tokens is not None and (meter._usage.total_tokens or 0) >= limits.tokens:
+            if limits.tokens is not None and (meter._reported.total_tokens or 0) >= limits.tokens:
                 raise exceeded(limits, "tokens", limits.tokens)
-            if limits.cost is not None and (meter._usage.cost or 0) >= limits.cost:
+            if limits.cost is not None and (meter._reported.cost or 0) >= limits.cost:
                 raise exceeded(limits, "cost", limits.cost)
             meter = meter.outer
         meter = self
         while meter is not None:
             meter.requests += 1
+            meter._total = None
             meter = meter.outer
 
     def count(self, usage: Usage) -> None:
@@ -135,7 +147,8 @@ class Meter:
         meter: Meter | None = self
         while meter is not None:
             meter.requests += further
-            meter._usage += tokens
+            meter._reported += tokens
+            meter._total = None
             meter = meter.outer
 
     def reserve_tools(self, count: int) -> None:

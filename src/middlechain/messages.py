@@ -54,6 +54,10 @@ class Image:
     media_type: str = "image/png"
     detail: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.url is None and self.data is None:
+            raise ConfigurationError("an Image() shows nothing; give it a url= or data=")
+
 
 @dataclass(frozen=True, slots=True)
 class Audio:
@@ -71,6 +75,10 @@ class File:
     name: str | None = None
     media_type: str = "application/pdf"
     id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is None and self.id is None:
+            raise ConfigurationError("a File() holds nothing; give it data= or the id= of an uploaded one")
 
 
 Part: TypeAlias = Text | Image | Audio | File
@@ -96,7 +104,7 @@ class ToolUse:
     def __init__(self, name: str, arguments: str | Mapping[str, Any] = "{}", id: str = "") -> None:
         if not isinstance(arguments, str):
             arguments = json.dumps(dict(arguments), ensure_ascii=False)
-        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "name", name or "")  # some servers send null
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "id", id)
 
@@ -138,8 +146,9 @@ def _content(content: object, owner: str) -> Content:
         parts = tuple(content)
         if all(isinstance(part, _PARTS) for part in parts):
             return cast("tuple[Part, ...]", parts)
+    article = "an" if owner == "Assistant" else "a"
     raise ConfigurationError(
-        f"the content of a {owner} is text or a list of parts, got {content!r:.80}; "
+        f"the content of {article} {owner} is text or a list of parts, got {content!r:.80}; "
         "give a str, or [Text(...), Image(...)]"
     )
 
@@ -218,6 +227,8 @@ _MESSAGES = frozenset({System, User, Assistant, ToolMessage})
 
 def history_of(messages: Iterable[Message | Mapping[str, Any]]) -> tuple[Message, ...]:
     """The messages as a tuple; OpenAI-style dicts among them are read. Messages are not touched one by one."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
+        raise ConfigurationError(f"the history is {messages!r:.80}; give a list of messages")
     given = tuple(messages)
     if _MESSAGES.issuperset(map(type, given)):
         return cast("tuple[Message, ...]", given)

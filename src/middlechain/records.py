@@ -16,7 +16,7 @@ from middlechain.context import Context, State
 from middlechain.errors import ConfigurationError
 from middlechain.events import Bus, Origin
 from middlechain.limits import Limits, Meter, Usage
-from middlechain.messages import Input, Message
+from middlechain.messages import Input, Message, User, user_message
 
 if TYPE_CHECKING:  # names for type checkers; at run time no import points up
     from middlechain.agent import Plan
@@ -117,14 +117,17 @@ class Step:
         "depth",
         "edge",
         "exchange",
+        "given",
         "history",
+        "id",
+        "made",
         "meter",
-        "origin",
+        "parent",
         "plan",
         "run",
+        "stamps",
         "turn",
         "turns_taken",
-        "usage_stamp",
     )
 
     def __init__(
@@ -150,33 +153,33 @@ class Step:
         self.exchange: list[Message] = []  # the user's message, then the turns whose tools ran
         self.turn = 0
         self.turns_taken = 0  # as `turn`, but not set back when an agent layer starts the step again
-        self.usage_stamp: Usage | None = None  # what the runtime put on the result, to tell it from a layer's own
-        self.origin = Origin(run.id, plan.name, id, parent, 0)
+        self.made: Result | None = None  # the result as the runtime made it last
+        self.stamps: list[Usage] = []  # the usages that the runtime put on results, to tell them from a layer's own
+        self.id = id
+        self.parent = parent
+        self.given: tuple[Input, User] | None = None  # the input, and the message made of it
         self.ctx: Context[Any] = Context(self)
 
-    def restart(self, user: Message) -> None:
+    def restart(self, input: Input) -> None:
         """Begin the step, or begin it again."""
+        if self.given is None or self.given[0] is not input:
+            self.given = (input, user_message(input))
         self.turn = 0
-        self.origin = self.at(0)
-        self.exchange = [user]
+        self.exchange = [self.given[1]]
 
     def next_turn(self) -> int:
         """Begin a turn and say which."""
         self.turn += 1
-        self.origin = self.at(self.turn)
         return self.turn
 
     def at(self, turn: int) -> Origin:
         """The origin of an event of that turn."""
-        origin = self.origin
-        if turn == origin.turn:
-            return origin
-        return Origin(origin.run_id, origin.agent, origin.step, origin.parent, turn)
+        return Origin(self.run.id, self.agent_name, self.id, self.parent, turn)
 
     async def emit(self, kind: Callable[..., Any], *payload: Any) -> None:
         """Tell observers and the stream, if there are any."""
         if self.run.bus.listening:
-            await self.run.bus.emit(self.origin, kind, *payload)
+            await self.run.bus.emit(self.at(self.turn), kind, *payload)
 
 
 current: ContextVar[Step] = ContextVar("middlechain_step")

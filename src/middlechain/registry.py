@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -33,7 +34,14 @@ def model_named(name: str, known: dict[str, Model]) -> Model:
     if model is None:
         prefix, _, rest = name.partition(":")
         factory = _factory(prefix, name)
-        model = known[name] = factory(rest) if rest else factory()
+        given = (rest,) if rest else ()
+        try:
+            inspect.signature(factory).bind(*given)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"the model {name!r} lacks what {prefix!r} needs ({error}); write it as {prefix}:NAME"
+            ) from error
+        model = known[name] = factory(*given)
     return model
 
 

@@ -11,7 +11,7 @@ from middlechain.chain import Scope, settle
 from middlechain.edge import Edge
 from middlechain.events import LimitReached, RunFinished, RunStarted
 from middlechain.limits import exceeded
-from middlechain.messages import Input, Message, user_message
+from middlechain.messages import Input, Message
 from middlechain.records import Run, Step, step_of
 from middlechain.results import Result, RunCall, attach
 from middlechain.steps import complete, plan_for, run_step, step_for, stopped
@@ -36,7 +36,7 @@ async def execute(run: Run, target: Any, input: Input, history: tuple[Message, .
 async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, ...]) -> Result:
     plan = plan_for(run, target)
     entry = Step(run, plan, id="", history=history)
-    entry.restart(user_message(input))
+    entry.restart(input)
     if not entry.chains:  # the first run of this agent with these layers
         run.app.warn_of_unknown_names(run.stack, plan)
     outcome = "failed"
@@ -76,6 +76,7 @@ async def _start(call: RunCall) -> Result:
     entry = step_of(call.ctx)
     run = entry.run
     run.root = step = step_for(run, plan_for(run, call.target), caller=None, history=entry.history)
+    step.given = entry.given
     if run.scope is None or run.deadline is None:
         return await run_step(step, call.input)
     run.scope.deadline = float("inf")

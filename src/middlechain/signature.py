@@ -6,7 +6,8 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from middlechain.chain import name_of
 from middlechain.context import Context
@@ -15,22 +16,29 @@ from middlechain.errors import ConfigurationError
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["Signature", "read_signature"]
+__all__ = ["Arguments", "Signature", "read_signature"]
+
+
+class Arguments(NamedTuple):
+    """Arguments that were checked: as the function takes them by name, and as hooks and layers see them."""
+
+    given: dict[str, Any]
+    seen: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How a function is called: `fields` maps a parameter to its place in `model`."""
+    """How a function is called: `fields` maps a parameter to its place in `model`, `positional` to its default."""
 
     model: type[BaseModel]
     fields: Mapping[str, str]
-    positional: frozenset[str]
+    positional: Mapping[str, Any]
     context: str | None
     summary: str
     schema: Mapping[str, Any]
 
-    def check(self, args: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as the function takes them, positional and by keyword.
+    def check(self, args: Mapping[str, Any]) -> Arguments:
+        """The arguments as the function takes them.
 
         Raises:
             ValueError: when they do not fit; the message says which, and why.
@@ -44,8 +52,30 @@ class Signature:
         given = {
             name: getattr(checked, field) for name, field in self.fields.items() if field in checked.model_fields_set
         }
-        positional = tuple(given.pop(name) for name in self.fields if name in self.positional and name in given)
-        return positional, given
+        seen = args if _same(args, given) else self._as_data(checked, args)
+        return Arguments(given, seen)
+
+    def bind(self, given: Mapping[str, Any], ctx: Context[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments by position and by keyword, the context among them."""
+        named = dict(given)
+        if self.context is not None:
+            named[self.context] = ctx
+        last = max((place for place, name in enumerate(self.positional) if name in named), default=-1)
+        by_position = list(self.positional.items())[: last + 1]
+        return [named.pop(name, default) for name, default in by_position], named
+
+    def _as_data(self, checked: BaseModel, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments as JSON-like data after pydantic has read them; as they came where that would lose anything."""
+        data = checked.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+        return data if self.model.model_validate(data) == checked else args
+
+
+def _same(args: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether plain arguments are what they were, which most are."""
+    return all(type(value) in _SCALARS and type(args[name]) is type(value) for name, value in given.items())
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def _explain(error: Any) -> str:
@@ -70,27 +100,38 @@ def read_signature(function: Callable[..., Any]) -> Signature:
     summary, described = _documentation(function)
     definitions: dict[str, Any] = {}
     fields: dict[str, str] = {}
-    positional: set[str] = set()
+    positional: dict[str, Any] = {}
     context: str | None = None
     for parameter in _parameters(function, name):
         hint = hints.get(parameter.name, Any)
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            positional[parameter.name] = parameter.default
         if _is_context(hint):
             context = parameter.name
             continue
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            positional.add(parameter.name)
         field = fields[parameter.name] = f"argument_{len(fields)}"
         default = ... if parameter.default is parameter.empty else parameter.default
         about: dict[str, Any] = {"description": described[parameter.name]} if parameter.name in described else {}
         definitions[field] = (hint, Field(default, alias=parameter.name, **about))
     try:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **definitions)
-        schema = _tidy(model.model_json_schema())
+        schema = _tidy(model.model_json_schema(schema_generator=_schema_generator()))
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ConfigurationError(
             f"no JSON schema can be made of the parameters of {name!r}: {error}; annotate them with types that have one"
         ) from error
-    return Signature(model, fields, frozenset(positional), context, summary, schema)
+    return Signature(model, fields, positional, context, summary, schema)
+
+
+@cache
+def _schema_generator() -> Any:
+    """Pydantic's, without warnings of a default that has no JSON form: the model need not know it."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Quiet(GenerateJsonSchema):
+        ignored_warning_kinds = {*GenerateJsonSchema.ignored_warning_kinds, "non-serializable-default"}  # noqa: RUF012
+
+    return Quiet
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from middlechain.agent import Agent, Plan, plan_of
 from middlechain.chain import Scope, settle
@@ -57,7 +58,7 @@ def step_for(run: Run, plan: Plan, *, caller: Step | None, history: tuple[Messag
         run,
         plan,
         id=f"{run.id}/{run.steps}",
-        parent=None if caller is None else caller.origin.step,
+        parent=None if caller is None else caller.id,
         depth=0 if caller is None else caller.depth + 1,
         history=history,
         meter=outer if own is None else Meter(own, outer),
@@ -76,7 +77,7 @@ async def run_step(step: Step, input: Input, *, via: str = "root", caller: Step 
     try:
         await step.emit(AgentStarted, via)
         try:
-            step.restart(user_message(input))
+            step.restart(input)
             result = await _guarded(step, call)
         except Exception as error:  # on_error gets any exception of the step; what it keeps goes on unchanged
             recovered = await _recovered(step, error)
@@ -123,7 +124,7 @@ async def _reached(step: Step, limits: Limits, limit: str, value: float) -> Limi
 async def answer(call: AgentCall) -> Result:
     """The endpoint of the agent layers: the input's hooks, turns until there is an answer, the answer's hooks."""
     step = step_of(call.ctx)
-    step.restart(user_message(call.input))
+    step.restart(call.input)
     await _before_run(step, call.input)
     try:
         result = await _take_turns(step)
@@ -156,6 +157,8 @@ async def _take_turns(step: Step) -> Result:
         if limits is not None:
             raise await _reached(step, limits, "turns", limits.turns or 0)
         step.turns_taken += 1
+        if step.turn:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # also where neither model nor tools ever wait
         reply, offer = await ask(step)
         if not reply.tool_calls:
             return await _answered(step, reply)
@@ -208,17 +211,18 @@ def _result(step: Step, *last: Message, stopped_by: str | None = None, finish_re
     messages = (*step.exchange, *last)
     place = last_answer(messages)
     message = None if place is None else messages[place]
-    step.usage_stamp = step.meter.usage
-    return Result(
+    step.stamps.append(step.meter.usage)
+    step.made = Result(
         "" if message is None else message.text,
         messages=messages,
-        usage=step.usage_stamp,
+        usage=step.meter.usage,
         finish_reason=finish_reason or (message.finish_reason if isinstance(message, Assistant) else None),
         agent=step.plan.name,
         run_id=step.run.id,
         state=step.run.state,
         stopped_by=stopped_by,
     )
+    return step.made
 
 
 def stopped(step: Step, by: str = "limit", reply: ChatReply | None = None) -> Result:
@@ -236,15 +240,17 @@ def complete(step: Step, result: Result, meter: Meter | None = None) -> Result:
         changes |= {"finish_reason": reason, "agent": result.agent or step.plan.name, "run_id": step.run.id}
         if not result.messages:
             changes["messages"] = (*step.exchange, Assistant(result.text, finish_reason=reason))
+    elif result is step.made and (meter or step.meter).usage is result.usage:
+        return result
     if result.messages and (last_answer(result.messages) is None or result.message.text != result.text):
         changes["messages"] = result.replace(text=result.text).messages
-    if result.usage is NO_USAGE or result.usage is step.usage_stamp:
-        usage = (step.meter if meter is None else meter).usage
-        if usage != result.usage:
-            changes["usage"] = step.usage_stamp = usage
+    if result.usage is NO_USAGE or any(result.usage is stamp for stamp in step.stamps):
+        changes["usage"] = (meter or step.meter).usage
+        step.stamps.append(changes["usage"])
     if result.state is None:
         changes["state"] = step.run.state
-    return replace(result, **changes) if changes else result
+    step.made = replace(result, **changes)
+    return step.made
 
 
 async def _recovered(step: Step, error: Exception) -> Result | None:

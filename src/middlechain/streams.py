@@ -29,7 +29,7 @@ class Stream:
     def __init__(self, start: Callable[[Stream], Awaitable[Result]]) -> None:
         self._start = start
         self._events: deque[Event] = deque()
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope
         self._tasks: TaskGroup | None = None
         self._result: Result | None = None
         self._error: BaseException | None = None
@@ -45,6 +45,7 @@ class Stream:
         if self._tasks is not None:
             raise ContractError("this stream was entered before; call app.stream(...) again for another run")
         self._over = anyio.Event()
+        self._scope = anyio.CancelScope()
         self._tasks = tasks = anyio.create_task_group()
         await tasks.__aenter__()
         tasks.start_soon(self._produce)
@@ -58,9 +59,14 @@ class Stream:
         if error is not None and isinstance(error, anyio.get_cancelled_exc_class()):
             return await tasks.__aexit__(kind, error, traceback)
         await tasks.__aexit__(None, None, None)
-        if not (self._error is None or self._raised or isinstance(self._error, Exception)) and error is None:
-            raise self._error  # an interrupt that nobody has seen yet
+        if error is None:
+            self._raise_unseen()
         return None
+
+    def _raise_unseen(self) -> None:
+        """Raise what came while the run was being closed, or an interrupt, if nobody has seen it yet."""
+        if not self._raised and (self._closing or not isinstance(self._error, Exception)):
+            self._raise()
 
     async def _produce(self) -> None:
         try:
@@ -153,3 +159,4 @@ class Stream:
         if self._tasks is not None:
             self._close()
             await self._over.wait()
+            self._raise_unseen()

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from typing_extensions import TypedDict, Unpack
 
@@ -21,8 +22,9 @@ from middlechain.context import Context
 from middlechain.errors import FatalToolError, GuardrailDenied, LimitExceeded, ToolError
 from middlechain.events import LimitReached, pump, was_cancelled
 from middlechain.records import Step, step_of
+from middlechain.signature import Arguments
 from middlechain.tools import Tool, ToolOutput
-from middlechain.values import consumed, text_of
+from middlechain.values import consumed, fresh, text_of
 from middlechain.variables import RunIn
 
 if TYPE_CHECKING:
@@ -43,15 +45,6 @@ __all__ = [
 ]
 
 
-def fresh(value: Any) -> Any:
-    """A copy of JSON-like data, so that changing it in place reaches nobody else."""
-    if type(value) is dict:
-        return {key: fresh(item) for key, item in value.items()}
-    if type(value) is list:
-        return [fresh(item) for item in value]
-    return value
-
-
 class Ticket:
     """What the runtime keeps about one tool call while hooks and layers pass copies of it along."""
 
@@ -61,7 +54,7 @@ class Ticket:
         self.by_name = by_name
         self.admission = admission
         self.variables = variables
-        self.checked: tuple[object, Any] | None = None
+        self.checked: tuple[object, Arguments] | None = None
         self.ran: Tool | None = None  # the tool that started, if one has
         self.ended = False  # whether it has also ended with an output
 
@@ -131,6 +124,12 @@ class ToolCall:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a ToolCall is immutable; use call.replace({name}=...)")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("a ToolCall is immutable; use call.replace(...)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ToolCall, (self.name, self._args, self.id)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ToolCall):
             return NotImplemented
@@ -155,17 +154,23 @@ class ToolResult:
 
     __slots__ = ("_args", "id", "is_error", "name", "output")
 
+    _args: Mapping[str, Any]
+    name: str
+    output: str
+    is_error: bool
+    id: str
+
     def __init__(self, name: str, args: Mapping[str, Any], output: str, is_error: bool = False, id: str = "") -> None:
-        self.name = name
-        self._args = args
-        self.output = output
-        self.is_error = is_error
-        self.id = id
+        for slot, value in zip(ToolResult.__slots__, (dict(args), id, is_error, name, output), strict=True):
+            object.__setattr__(self, slot, value)
 
     @property
     def args(self) -> dict[str, Any]:
         """The arguments by name."""
-        return cast("dict[str, Any]", fresh(dict(self._args)))
+        return cast("dict[str, Any]", fresh(self._args))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a ToolResult is immutable; return what should replace its text")
 
     def __repr__(self) -> str:
         return f"ToolResult(name={self.name!r}, output={self.output!r:.60}, is_error={self.is_error}, id={self.id!r})"
@@ -190,12 +195,36 @@ def parse_arguments(arguments: str) -> tuple[dict[str, Any], str | None]:
     if not arguments.strip():
         return {}, None
     try:
-        args = json.loads(arguments)
+        args = _JSON.decode(arguments)
     except (ValueError, RecursionError) as error:
         return {}, f"the arguments are not JSON ({error})"
     if not isinstance(args, dict):
         return {}, f"the arguments are a JSON {type(args).__name__}, not an object"
+    if _depth(arguments) > _DEEPEST:
+        return {}, f"the arguments are nested more than {_DEEPEST} levels deep"
     return args, None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_number)
+_DEEPEST = 100  # levels; far beyond any schema, and far within what Python can recurse through
+
+
+def _depth(text: str) -> int:
+    """How deep JSON text nests, at the most: brackets within strings count too."""
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return 0
+    depth = deepest = 0
+    for character in text:
+        if character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
 
 
 def reread(old: ToolCall, new: ToolCall) -> ToolCall:
@@ -216,7 +245,9 @@ def _checked(call: ToolCall) -> ToolCall:
         return call
     ticket = cast("Ticket", call.ticket)
     try:
-        ticket.checked = (call._args, call.tool.signature.check(call.args))
+        arguments = call.tool.signature.check(call.args)
+        call._set(_args=arguments.seen)
+        ticket.checked = (arguments.seen, arguments)
     except ValueError as error:
         call._set(problem=str(error), _args={})
     return call
@@ -232,20 +263,22 @@ TOOL: Scope[ToolCall, ToolOutput] = Scope("tool", ToolCall, ToolOutput, attach=_
 class Admission:
     """Lets the tool calls of one reply through the limits together or not at all.
 
-    The first one to arrive asks for all that have not ended by then; those that end without having run give their
-    place back.
+    The first one to arrive asks for all that the reply may run, whichever it is; those that end without having run
+    give their place back.
     """
 
-    __slots__ = ("_given", "_step", "_waiting")
+    __slots__ = ("_expected", "_places", "_refusal", "_settled", "_step")
 
     def __init__(self, step: Step) -> None:
         self._step = step
-        self._waiting: set[Ticket] = set()
-        self._given: set[Ticket] | None = None
+        self._expected: list[Ticket] = []
+        self._settled: list[Ticket] = []
+        self._places: list[Ticket] | None = None  # given and not used yet
+        self._refusal: LimitExceeded | None = None
 
     def expect(self, ticket: Ticket) -> None:
         """One more call of the reply that will run unless a layer answers it."""
-        self._waiting.add(ticket)
+        self._expected.append(ticket)
 
     async def enter(self, ticket: Ticket) -> None:
         """Called where the tool is about to run.
@@ -253,24 +286,29 @@ class Admission:
         Raises:
             LimitExceeded: when the limits do not allow it.
         """
+        if self._refusal is not None:
+            raise self._refusal
         try:
-            if self._given is None and ticket in self._waiting:
-                self._step.meter.reserve_tools(len(self._waiting))
-                self._given = set(self._waiting)
-            elif self._given is None or ticket not in self._given:
-                self._step.meter.reserve_tools(1)
+            if self._places is None and ticket in self._expected:
+                self._step.meter.reserve_tools(len(self._expected))
+                self._places = list(self._expected)
+                for settled in self._settled:
+                    self.settle(settled)
+            elif self._places is None or ticket not in self._places:
+                self._step.meter.reserve_tools(1)  # a call that a layer repaired or repeats
+                return
         except LimitExceeded as error:
+            self._refusal = error
             await self._step.emit(LimitReached, error.limit, error.value)
             raise
-        if self._given is not None:
-            self._given.discard(ticket)
-        self._waiting.discard(ticket)
+        self._places.remove(ticket)
 
     def settle(self, ticket: Ticket) -> None:
         """Called when the call has ended, however."""
-        self._waiting.discard(ticket)
-        if self._given is not None and ticket in self._given:
-            self._given.discard(ticket)
+        if self._places is None:
+            self._settled.append(ticket)
+        elif ticket in self._places:
+            self._places.remove(ticket)
             self._step.meter.add_tools(-1)
 
 
@@ -290,28 +328,27 @@ async def run_tool(call: ToolCall) -> ToolOutput:
             is_error=True,
         )
     await ticket.admission.enter(ticket)
-    positional, named = _arguments(call, ticket)
-    if tool.signature.context is not None:
-        named[tool.signature.context] = call.ctx
+    positional, named = tool.signature.bind(_arguments(call, ticket).given, call.ctx)
     ticket.ran = tool
     outputs: list[ToolOutput] = []
 
     async def child() -> None:
         outputs.append(await RunIn(ticket.variables, _attempt(tool, positional, named)))
+        ticket.ended = True
 
     await pump(step_of(call.ctx).run.bus, child)
-    ticket.ended = True
+    await anyio.lowlevel.checkpoint_if_cancelled()  # a thread may have outlasted the cancellation
     return outputs[0]
 
 
-def _arguments(call: ToolCall, ticket: Ticket) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(call: ToolCall, ticket: Ticket) -> Arguments:
     checked, ticket.checked = ticket.checked, None
     if checked is not None and checked[0] is call._args:
-        return cast("tuple[tuple[Any, ...], dict[str, Any]]", checked[1])
+        return checked[1]
     return cast("Tool", call.tool).signature.check(call.args)
 
 
-async def _attempt(tool: Tool, positional: tuple[Any, ...], named: dict[str, Any]) -> ToolOutput:
+async def _attempt(tool: Tool, positional: Sequence[Any], named: dict[str, Any]) -> ToolOutput:
     try:
         value = await consumed(await settle(await _start(tool.function, positional, named)))
     except (FatalToolError, LimitExceeded, GuardrailDenied):
@@ -325,7 +362,7 @@ async def _attempt(tool: Tool, positional: tuple[Any, ...], named: dict[str, Any
     return _output(tool, value)
 
 
-async def _start(function: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+async def _start(function: Callable[..., Any], positional: Sequence[Any], named: dict[str, Any]) -> Any:
     if starts_on_loop(function):
         return function(*positional, **named)
     value, error = await anyio.to_thread.run_sync(partial(_in_thread, function, positional, named))
@@ -335,11 +372,11 @@ async def _start(function: Callable[..., Any], positional: tuple[Any, ...], name
 
 
 def _in_thread(
-    function: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Any, Exception | None]:
+    function: Callable[..., Any], positional: Sequence[Any], named: dict[str, Any]
+) -> tuple[Any, BaseException | None]:
     try:
         return function(*positional, **named), None
-    except Exception as error:  # noqa: BLE001 - handed over as a value, since no future can carry a StopIteration
+    except BaseException as error:  # noqa: BLE001 - handed over as a value: no future carries every exception
         return None, error
 
 
@@ -359,12 +396,12 @@ def _as_raised(error: Exception) -> Exception:
 
 
 def _failure(tool: Tool, error: BaseException) -> ToolOutput:
-    if isinstance(error, ToolError):
-        text = str(error)
-    elif tool.expose_errors:
-        text = f"{type(error).__name__}: {error}"
-    else:
-        text = f"{type(error).__name__}: the tool {tool.name!r} failed."
+    text = f"{type(error).__name__}: the tool {tool.name!r} failed."
+    if isinstance(error, ToolError) or tool.expose_errors:
+        try:
+            text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
+        except Exception as second:  # noqa: BLE001 - an exception that cannot say what it is: its name must do
+            error.add_note(f"its message cannot be had: {type(second).__name__}")
     return ToolOutput(text_of(text), is_error=True, error=error)
 
 

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict, Unpack
 from middlechain.chain import name_of
 from middlechain.errors import ConfigurationError
 from middlechain.signature import Signature, read_signature
-from middlechain.values import text_of
+from middlechain.values import fresh, text_of
 
 __all__ = ["Tool", "ToolOutput", "tool", "tools_of"]
 
@@ -38,8 +38,8 @@ class Tool:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """JSON schema of the arguments."""
-        return self.signature.schema
+        """JSON schema of the arguments, a new copy at each reading."""
+        return cast("Mapping[str, Any]", fresh(self.signature.schema))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, as it was written."""
@@ -97,6 +97,11 @@ def _make_tool(function: Callable[..., Any], **options: Any) -> Tool:
         raise ConfigurationError(f"tool() got {function!r:.80}; give it a function")
     if isinstance(function, Tool):
         return replace(function, **options)
+    most = options.get("max_result_chars")
+    if most is not None and (type(most) is not int or most < 1):
+        raise ConfigurationError(
+            f"tool(max_result_chars={most!r}) is no number of characters; give one from 1 up, or None"
+        )
     signature = read_signature(function)
     named: dict[str, Any] = {"name": name_of(function).rpartition(".")[2], "description": signature.summary}
     return Tool(function=function, signature=signature, **{**named, **options})
@@ -139,8 +144,7 @@ class ToolOutput:
     error: BaseException | None = None
 
     def __post_init__(self) -> None:
-        if type(self.content) is not str:
-            object.__setattr__(self, "content", text_of(self.content))
+        object.__setattr__(self, "content", text_of(self.content))
 
     def replace(self, **changes: Any) -> ToolOutput:
         """A copy with some fields changed."""

@@ -1,4 +1,4 @@
-"""What a tool returned, as text for the model. Never a `repr`."""
+"""Values on their way to and from a model: what a tool returned, as text (never a `repr`), and copies of arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["consumed", "cut", "text_of"]
+__all__ = ["consumed", "cut", "fresh", "text_of"]
 
 
 async def consumed(value: Any) -> Any:
@@ -44,8 +44,7 @@ def text_of(value: Any) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not text.isascii() else text
 
 
-def _json(plain: Any) -> str:
-    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def plain_of(value: Any) -> Any:
@@ -111,3 +110,12 @@ def cut(text: str, limit: int | None) -> str:
 
 def _note(count: int) -> str:
     return f"…[{count} characters cut]"
+
+
+def fresh(value: Any) -> Any:
+    """A copy of JSON-like data, so that changing it in place reaches nobody else."""
+    if type(value) is dict:
+        return {key: fresh(item) for key, item in value.items()}
+    if type(value) is list:
+        return [fresh(item) for item in value]
+    return value

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 from middlechain.chat import ChatCall, Settings
-from middlechain.errors import ConfigurationError
 from middlechain.messages import Assistant, Audio, Image, Message, Part, Text, ToolMessage, ToolUse, User
 from middlechain.models.loose import is_object
 
@@ -19,9 +18,6 @@ def request_body(call: ChatCall) -> dict[str, Any]:
 
     Args:
         call: its messages, tools and settings are what is sent; `settings.extra` comes last and wins.
-
-    Raises:
-        ConfigurationError: when a picture or a file has neither data nor an address.
     """
     body: dict[str, Any] = {"messages": [_message(message) for message in call.messages]}
     body |= _settings(call.settings)
@@ -103,11 +99,7 @@ def _given(**values: str | None) -> dict[str, str]:
 
 
 def _data_url(data: bytes | None, media_type: str) -> str:
-    if data is None:
-        raise ConfigurationError(
-            f"a part of type {media_type!r} has nothing in it; give an Image its url or data, a File its data or id"
-        )
-    return f"data:{media_type};base64,{_base64(data)}"
+    return f"data:{media_type};base64,{_base64(data or b'')}"
 
 
 def _base64(data: bytes) -> str:

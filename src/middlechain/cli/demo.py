@@ -1,0 +1,101 @@
+"""`middlechain demo`: the help desk, with what wraps what in it, and some messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+from rich.text import Text
+from rich.tree import Tree
+
+from middlechain import App, ToolFinished
+from middlechain.cli import helpdesk
+from middlechain.cli.helpdesk import COLLEAGUE, HelpDesk, help_desk, log_timings, refund_limit
+from middlechain.cli.screen import Answer, Screen, printable
+from middlechain.tools import tools_of
+
+__all__ = ["MESSAGES", "play"]
+
+MESSAGES = (
+    "What is the status of order 1042?",
+    "Please refund order 1042: 20 euros",
+    "Please refund order 1042: 120 euros",
+    "What is the total on the invoice of order 1042?",
+)
+
+
+async def play(messages: Sequence[str], database: Path, screen: Screen) -> None:
+    """Show the help desk and put the messages to it, one after the other.
+
+    Args:
+        messages: what to ask.
+        database: path of its file, which is created unless it is there.
+        screen: where all of it is shown.
+
+    Raises:
+        ConfigurationError: when the file cannot be used.
+    """
+    app = help_desk(database)
+    _log_to(screen)
+    screen.show(_chain(app))
+    for message in messages:
+        screen.show("")
+        screen.show(Text(f"> {printable(message)}", style="bold"))
+        await _ask(app, message, screen)
+    screen.note(f"\nThe code of this help desk: {helpdesk.__file__}")
+
+
+async def _ask(app: App, message: str, screen: Screen) -> None:
+    answer = Answer(screen)
+    async with app.stream("HelpDesk", message, data=COLLEAGUE) as stream:
+        async for event in stream:
+            answer.take(event)
+            if isinstance(event, ToolFinished):
+                screen.note(f"  tool: {_described(event)}")
+        answer.finish(stream.result)
+
+
+def _described(event: ToolFinished) -> str:
+    args = ", ".join(f"{name}={value!r}" for name, value in event.call.args.items())
+    outcome = "ended the step" if event.output is None else "error" if event.output.is_error else "ok"
+    return f"{event.call.name}({args}) -> {outcome}"
+
+
+def _chain(app: App) -> Tree:
+    """What wraps what, from the outside in. The names are those of the functions, so that they cannot differ."""
+    tools = ", ".join(tool.name for tool in tools_of(app.agents["HelpDesk"].tools, "HelpDesk"))
+    tree = Tree("A help desk over a SQLite file: what wraps what in it, outermost first")
+    step = tree.add(f"{HelpDesk.on_error.__name__}: a hook of {HelpDesk.__name__}, answers for a step that crashed")
+    chat = step.add(f"{log_timings.__name__}: a layer of the app around every model call")
+    chat.add(f"the model {app.model!r}: a set of rules, offline")
+    hook = step.add(f"{HelpDesk.after_tool.__name__}: a hook of {HelpDesk.__name__}, hides e-mail addresses")
+    limit = hook.add(
+        f"{refund_limit.__name__}: a layer of the app, up to {COLLEAGUE['refund_limit']} euros are allowed"
+    )
+    limit.add(f"the tools: {tools}")
+    return tree
+
+
+def _log_to(screen: Screen) -> None:
+    """Have structlog write one short line for each entry, beside the answers."""
+    render = structlog.processors.LogfmtRenderer(key_order=["event"])
+
+    def line(logger: Any, method: str, entry: Any) -> str:
+        short = {
+            name: value for name, value in entry.items() if name not in {"run_id", "agent"}
+        }  # there is one of each
+        return f"  log: {render(logger, method, short)}"
+
+    structlog.configure(processors=[line], logger_factory=lambda *_: _Notes(screen))
+
+
+class _Notes:
+    """A logger that writes each entry as a note, whatever its level."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def __getattr__(self, level: str) -> Any:
+        return self._screen.note

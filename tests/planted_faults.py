@@ -1,0 +1,102 @@
+"""Plant faults in copies of the library, one rule flipped in each, and see that the suite catches every one.
+
+    python tests/planted_faults.py [NAME ...]
+
+Prints a line for each fault and exits 1 if one is not caught. Each copy runs the tests that are named beside its fault.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Fault(NamedTuple):
+    """One rule flipped: `old` becomes `new` in `room`."""
+
+    name: str
+    clause: str
+    room: str
+    old: str
+    new: str
+    tests: str
+
+
+FAULTS = [
+    Fault("truthiness for None after the response", "H6", "steps", "if value is not None:\n            if not isinstance(value, str):\n                raise wrong_return(hook, \"after_response\"",
+          "if value:\n            if not isinstance(value, str):\n                raise wrong_return(hook, \"after_response\"", "test_hooks.py"),
+    Fault("truthiness for None in on_error", "H7", "steps", "if value is None:\n            continue", "if not value:\n            continue", "test_on_error.py"),
+    Fault("truthiness for None in before_prompt", "H1", "turn", "if value is not None:\n            if not isinstance(value, str):", "if value:\n            if not isinstance(value, str):", "test_hooks.py"),
+    Fault("an empty answer of a layer is dropped", "M3", "chain", "if value is None:\n                return next.keep()", "if not value:\n                return next.keep()", "test_middleware.py"),
+    Fault("what before_tool made is dropped", "H4", "turn", "call = await _before_tool(step, call)", "await _before_tool(step, call)", "test_hooks.py"),
+    Fault("hooks inside the tool layers", "B18", "turn", "        call = await _before_tool(step, call)\n        output = await chain_of(step, TOOL, run_tool)(call)",
+          "        output = await chain_of(step, TOOL, run_tool)(call)\n        call = await _before_tool(step, call)", "test_tools.py test_hooks.py"),
+    Fault("layers fold inside out", "M2", "chain", "in reversed(tuple(layers))", "in tuple(layers)", "test_middleware.py"),
+    Fault("run's layers outside the app's", "M2", "layers", "(*self.registrations, *plan.registrations, *self.run_registrations):\n            if registration.kind",
+          "(*self.run_registrations, *self.registrations, *plan.registrations):\n            if registration.kind", "test_middleware.py"),
+    Fault("hooks run first to last on the way out", "H3", "agent", "functions if name in INWARD else reversed(functions)", "functions", "test_hooks.py"),
+    Fault("no reset when a chat layer asks again", "S7", "chat", "await call.send(TextReset())", "pass", "test_streams.py test_oracle.py"),
+    Fault("no reset when an agent layer begins again", "S7", "steps", "await edge.settle_all(())", "pass", "test_streams.py test_oracle.py"),
+    Fault("a changed text is only appended", "S1", "edge", "if not (text.startswith(sent) and reasoning.startswith(sent_reasoning)):", "if False:", "test_oracle.py"),
+    Fault("the last text is not settled", "S1", "steps", "        if step.edge is not None:\n            await step.edge.settle_all(result.messages)\n        await step.emit(AgentFinished, result)",
+          "        await step.emit(AgentFinished, result)", "test_oracle.py"),
+    Fault("next() again after a success", "M5", "chain", "if self.answer is not None and not getattr(", "if False and not getattr(", "test_middleware.py"),
+    Fault("next() after the layer has returned", "M5", "chain", "if self.state is _LEFT:", "if False:", "test_middleware.py"),
+    Fault("two next() at once", "M5", "chain", "if self.state is _RUNNING:\n            raise NextCalledAgain", "if False:\n            raise NextCalledAgain", "test_middleware.py"),
+    Fault("a tool's exception ends the step", "T4", "tool_calls", "return _failure(tool, _as_raised(error))", "raise", "test_tool_endings.py test_tools.py"),
+    Fault("a fatal tool error is a result", "T4", "tool_calls", "except (FatalToolError, LimitExceeded, GuardrailDenied):", "except (LimitExceeded, GuardrailDenied):", "test_tool_endings.py test_tools.py"),
+    Fault("the message of any exception goes to the model", "T4", "tool_calls", "if isinstance(error, ToolError) or tool.expose_errors:", "if True:", "test_tool_endings.py test_tools.py"),
+    Fault("tools of a reply that was cut off run", "T8", "turn", "if reply.finish_reason in CUT_OFF:", "if False:", "test_tools.py"),
+    Fault("arguments are an alias", "H9", "tool_calls", 'return cast("dict[str, Any]", fresh(self._args))\n\n    def replace', 'return cast("dict[str, Any]", self._args)\n\n    def replace', "test_tools.py test_hooks.py"),
+    Fault("ids stay doubled", "T7", "chat", 'if not id or id in seen:', "if not id:", "test_tools.py"),
+    Fault("a turn too many", "L1", "steps", "step.turns_taken >= limits.turns", "step.turns_taken > limits.turns", "test_limits.py"),
+    Fault("a failed attempt is not counted", "L4", "limits", "            meter.requests += 1\n", "            pass\n", "test_limits.py"),
+    Fault("the tools of a reply are admitted one by one", "L1", "tool_calls", "self._step.meter.reserve_tools(len(self._expected))", "self._step.meter.reserve_tools(1)", "test_limits.py"),
+    Fault("a run shares its caller's context variables", "M8", "runs", "return await RunIn(copy_context(), _execute(run, target, input, history))", "return await _execute(run, target, input, history)", "test_context.py test_middleware.py"),
+    Fault("an observer can harm a run", "S9", "events", "except Exception:  # noqa: BLE001 - an observer", "except ZeroDivisionError:  # noqa: BLE001 - an observer", "test_streams.py test_events.py"),
+    Fault("a stream runs far ahead of its reader", "S3", "streams", "AHEAD = 8", "AHEAD = 80", "test_streams.py"),
+    Fault("on_error takes cancellation for an error", "H7", "steps", "except Exception as error:  # on_error gets", "except BaseException as error:  # on_error gets", "test_on_error.py test_tool_endings.py"),
+    Fault("a cancelled run does not say so", "S8", "runs", 'outcome = "cancelled"', 'outcome = "failed"', "test_streams.py test_events.py test_stream_lifecycle.py"),
+]  # fmt: skip
+
+
+def caught(fault: Fault) -> bool:
+    """Whether the tests fail on a copy with the fault."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source)
+        room = source / "middlechain" / f"{fault.room}.py"
+        text = room.read_text(encoding="utf-8")
+        if text.count(fault.old) != 1:
+            raise SystemExit(f"{fault.name!r}: its line stands {text.count(fault.old)} times in {fault.room}; mend it")
+        room.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+        tests = [str(ROOT / "tests" / name) for name in fault.tests.split() if (ROOT / "tests" / name).exists()]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-cov", "-p", "no:cacheprovider", *tests]
+        environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        if ran.returncode not in {0, 1}:
+            raise SystemExit(f"{fault.name!r}: the tests did not run:\n{ran.stdout[-2000:]}")
+        return ran.returncode == 1
+
+
+def main(names: list[str]) -> int:
+    """Plant all faults, or those named."""
+    faults = [fault for fault in FAULTS if not names or fault.name in names]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(caught, faults))
+    for fault, hit in zip(faults, found, strict=True):
+        print(f"{'caught' if hit else 'NOT CAUGHT'}  {fault.clause:4} {fault.name}")
+    print(f"{sum(found)} of {len(faults)} planted faults caught")
+    return 0 if all(found) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

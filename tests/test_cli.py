@@ -1,0 +1,773 @@
+"""The command line: what goes to which side, what comes first, and what is said of bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import structlog
+from typer.testing import CliRunner
+
+from middlechain import (
+    AgentFinished,
+    ChatReply,
+    CustomEvent,
+    ModelFinished,
+    Result,
+    TextDelta,
+    TextReset,
+    ToolCall,
+    ToolFinished,
+    ToolOutput,
+    ToolStarted,
+    ToolUse,
+    Usage,
+)
+from middlechain.cli import main
+from middlechain.cli.commands import commands
+from middlechain.cli.jsonlines import json_line
+from middlechain.cli.screen import Answer, OutputClosed, Screen
+from middlechain.events import Origin
+
+ABOUT = "(I am a set of rules, not a language model.)"
+SHOP = '''
+import sys
+from middlechain import Agent, App, tool
+
+@tool
+def order_status(order_id: int) -> str:
+    """Look up the status of one order."""
+    print("looking", order_id)
+    return f"order {order_id} is shipped"
+
+app = App(model="demo", agents=[Agent(name="desk", tools=[order_status]), Agent(name="porter")])
+'''
+
+Write = Callable[[str], str]
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Each test in a directory of its own, and nothing left of the modules and the logging that it set up."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    structlog.reset_defaults()
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in {"__app__", "shop", "helper"}:
+            del sys.modules[name]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return "shop.py:app"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write an app's file and give its target."""
+
+    def write(code: str) -> str:
+        (tmp_path / "other.py").write_text("from middlechain import *\nimport anyio, sys\n" + dedent(code))
+        return "other.py:app"
+
+    return write
+
+
+def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The real command line in a process of its own."""
+    command = [sys.executable, "-m", "middlechain", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, **options)
+
+
+def failing(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """The one line that these arguments are refused with."""
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch("error: .*\n", err), err
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+# What is said on which side
+
+
+def test_the_answer_alone_goes_to_standard_output_and_what_tools_print_to_the_other(shop: str) -> None:
+    ended = process("run", "shop:app", "What is the status of order 7?")
+    assert ended.stdout == f"order_status says: order 7 is shipped {ABOUT}\n"
+    assert ended.stderr == "looking 7\n"
+    assert ended.returncode == 0
+
+
+def test_a_file_is_as_good_as_a_module(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", shop, "status of order 7"]) == 0
+    assert capsys.readouterr().out == f"order_status says: order 7 is shipped {ABOUT}\n"
+
+
+def test_a_module_of_the_working_directory_is_found(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "shop:app", "hello"]) == 0
+    assert capsys.readouterr().out.startswith("You said: hello\n")
+
+
+def test_a_file_finds_the_modules_beside_it(tmp_path: Path, shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "helper.py").write_text("NAME = 'beside'")
+    (tmp_path / "inner" / "main.py").write_text(
+        "from helper import NAME\nfrom middlechain import *\napp = App(model='demo', agents=[Agent(name=NAME)])"
+    )
+    assert main(["run", "inner/main.py:app", "hello", "--agent", "beside"]) == 0
+    assert capsys.readouterr().out == f"You said: hello {ABOUT}\n"
+
+
+def test_a_dash_reads_the_message_from_standard_input(shop: str) -> None:
+    ended = process("run", shop, "-", input="hello\nthere\n")
+    assert ended.stdout.startswith("You said: hello\nthere\nNo tool")
+
+
+def test_the_agent_is_the_first_one_unless_it_is_named(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", shop, "hello"]) == 0
+    assert "I have order_status" in capsys.readouterr().out
+    assert main(["run", shop, "hello", "--agent", "porter"]) == 0
+    assert capsys.readouterr().out == f"You said: hello {ABOUT}\n"
+
+
+def test_the_model_option_wins_over_the_agents_own_and_over_layers(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        async def other(call, next):
+            return await next(call.replace(model=ScriptedModel(["from the layer"])))
+        agent = Agent(name="a", model=ScriptedModel(["from the agent"]), middleware=[Layers(chat=other)])
+        app = App(agents=[agent])
+    """)
+    assert main(["run", target, "hi"]) == 0
+    assert capsys.readouterr().out == "from the layer\n"
+    assert main(["run", target, "hi", "--model", "demo"]) == 0
+    assert capsys.readouterr().out == f"You said: hi {ABOUT}\n"
+
+
+def test_s3_text_is_out_before_the_model_goes_on_also_in_a_pipe(write: Write) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        model = ScriptedModel(lambda call: ["first ", anyio.to_thread.run_sync(sys.stdin.readline), "second"])
+        app = App(agents=[Agent(name="a", model=model)])
+    """)
+    command = [sys.executable, "-m", "middlechain", "run", target, "hi"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.read(6) == "first "
+        assert running.communicate("go on\n", timeout=60)[0] == "second\n"
+
+
+def test_texts_of_several_turns_are_separated_by_a_blank_line(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        def look() -> str: return "seen"
+        model = ScriptedModel([["Let me", " look.", ToolUse("look")], ["Found", " it.\\n"]])
+        app = App(agents=[Agent(name="a", model=model, tools=[look])])
+    """)
+    assert main(["run", target, "hi"]) == 0
+    assert capsys.readouterr() == ("Let me look.\n\nFound it.\n", "")
+
+
+def test_steps_within_steps_are_not_the_answer(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        async def delegate(ctx: Context) -> str:
+            return (await ctx.run(Agent(name="inner", model=ScriptedModel(["inner words"])), "go")).text.upper()
+        model = ScriptedModel([[ToolUse("delegate")], "outer words"])
+        app = App(agents=[Agent(name="a", model=model, tools=[delegate])])
+    """)
+    assert main(["run", target, "hi"]) == 0
+    assert capsys.readouterr().out == "outer words\n"
+
+
+def test_s1_what_was_retracted_is_said_to_be_and_what_holds_comes_last(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        class Desk(Agent):
+            def after_response(self, response, ctx):
+                return "I may not say that."
+        app = App(agents=[Desk(model=ScriptedModel([["The code", " is 1234."]]))])
+    """)
+    assert main(["run", target, "hi"]) == 0
+    assert capsys.readouterr() == (
+        "The code is 1234.\n\nI may not say that.\n",
+        "[withdrawn: the text above does not hold any more]\n",
+    )
+
+
+def test_a_degraded_answer_is_said_to_be_one(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        class Desk(Agent):
+            def on_error(self, error, ctx):
+                return "Sorry."
+        app = App(agents=[Desk(model=ScriptedModel([["Half a", ModelError("it broke; ask again")]]))])
+    """)
+    assert main(["run", target, "hi"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Half a\n\nSorry.\n"
+    assert err.endswith("[degraded: on_error answered in place of ModelError: it broke; ask again]\n")
+
+
+def test_an_answer_that_a_limit_cut_short_is_said_to_be(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        app = App(agents=[Agent(name="a", model=ScriptedModel(["x"]))], limits=Limits(turns=0, on_exceed="stop"))
+    """)
+    assert main(["run", target, "hi"]) == 0
+    assert capsys.readouterr() == ("", "[stopped (limit): this is what there was by then]\n")
+
+
+def test_an_empty_answer_is_said_to_be_empty(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        app = App(agents=[Agent(name="a", model=ScriptedModel([""]))])
+    """)
+    assert main(["run", target, "hi"]) == 0
+    assert capsys.readouterr() == ("", "[the answer is empty]\n")
+
+
+def test_logs_go_to_standard_error_unless_the_app_says_otherwise(write: Write) -> None:
+    code = """
+        import structlog
+        async def log(call, next):
+            call.ctx.log.info("asked")
+            return await next()
+        {}
+        app = App(model="demo", agents=[Agent(name="a")]).use(chat=log)
+    """
+    ended = process("run", write(code.format("")), "hi")
+    assert ended.stdout == f"You said: hi {ABOUT}\n"
+    assert "asked" in ended.stderr
+    own = "structlog.configure(processors=[lambda *_: 'its own'])"
+    ended = process("run", write(code.format(own)), "hi")
+    assert (ended.stdout, ended.stderr) == (f"You said: hi {ABOUT}\n", "its own\n")
+
+
+def test_a_letter_that_the_terminal_lacks_is_no_reason_to_fail(shop: str) -> None:
+    for encoding, heard in (("utf-8", "grüße"), ("ascii", "gr??e")):
+        ended = process("run", shop, "grüße", encoding="utf-8", env={**os.environ, "PYTHONIOENCODING": encoding})
+        assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, f"You said: {heard}")
+
+
+# Events
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_s8_events_are_one_json_object_a_line_with_their_payload(shop: str) -> None:
+    ended = process("run", shop, "status of order 7", "--events")
+    events = events_of(ended.stdout)
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert events[0]["type"] == "RunStarted"
+    assert events[-1] == {**events[-1], "type": "RunFinished", "outcome": "completed"}
+    started = next(event for event in events if event["type"] == "ToolStarted")
+    assert set(started) == {"type", "run_id", "agent", "step", "parent", "turn", "seq", "call"}
+    assert started["call"] == {"name": "order_status", "args": {"order_id": 7}, "id": "call_1_0", "problem": None}
+    text = "".join(event["text"] for event in events if event["type"] == "TextDelta")
+    assert text == next(event for event in events if event["type"] == "AgentFinished")["result"]["text"]
+    assert ended.stderr == "looking 7\n"
+
+
+def test_events_of_a_run_that_fails_are_followed_by_its_error(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        app = App(agents=[Agent(name="a", model=ScriptedModel([ModelError("it broke; ask again")]))])
+    """)
+    assert main(["run", target, "hi", "--events"]) == 2
+    out, err = capsys.readouterr()
+    assert events_of(out)[-1]["outcome"] == "failed"
+    assert err == "error: it broke; ask again\n"
+
+
+def test_what_a_layer_emits_is_an_event_like_any_other(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        async def tell(call, next):
+            await call.ctx.emit("seen", {"at": 1, "what": {2}, "nan": float("nan")})
+            await call.ctx.emit("odd", object())
+            return await next()
+        app = App(model="demo", agents=[Agent(name="a")]).use(chat=tell)
+    """)
+    assert main(["run", target, "hi", "--events"]) == 0
+    seen, odd = [event for event in events_of(capsys.readouterr().out) if event["type"] == "CustomEvent"]
+    assert (seen["name"], seen["data"]) == ("seen", {"at": 1, "what": [2], "nan": "NaN"})
+    assert odd["data"] == "(object has no JSON form)"
+
+
+def test_c2_data_and_messages_of_exceptions_are_in_no_event() -> None:
+    secret = ToolOutput("it failed", is_error=True, data={"key": "hush"}, error=ValueError("hush"))
+    call = ToolCall("look", {"a": float("inf")}, "1")
+    for event in (
+        ToolFinished(call, secret),
+        AgentFinished(Result("x", error=ValueError("hush"), state={"k": "hush"})),
+    ):
+        line = json_line(event)
+        assert "hush" not in line
+        assert "ValueError" in line
+    assert json.loads(json_line(ToolStarted(call)))["call"]["args"] == {"a": "Infinity"}
+
+
+def test_an_event_stays_on_one_line_and_reads_as_it_was() -> None:
+    text = "a\nb\u2028c\x85d \ud800 \U0001f600"
+    line = json_line(TextDelta(text))
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["text"] == text
+
+
+def test_a_reply_is_told_whole_and_what_nobody_reported_is_absent() -> None:
+    reply = ChatReply("hi", (ToolUse("look", {"a": 1}, "1"),), "because", Usage(input_tokens=3, cost=0.5), "stop", "m")
+    assert json.loads(json_line(ModelFinished(reply)))["reply"] == {
+        "text": "hi",
+        "tool_calls": [{"name": "look", "arguments": '{"a": 1}', "id": "1"}],
+        "reasoning": "because",
+        "usage": {"input_tokens": 3, "cost": 0.5},
+        "finish_reason": "stop",
+        "model": "m",
+    }
+    assert json.loads(json_line(ModelFinished(None)))["reply"] is None
+
+
+def test_data_that_contains_itself_has_no_json_form() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    assert json.loads(json_line(CustomEvent("odd", endless)))["data"] == "(list has no JSON form)"
+
+
+# Bad input: one error, which ends with the fix
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["bogus"], r"No such command 'bogus'; see middlechain --help"),
+        (["--bogus"], r"No such option: --bogus.*; see middlechain --help"),
+        (["run", "--bogus"], r"No such option: --bogus.*; see middlechain run --help"),
+        (["run"], r"Missing argument .*; see middlechain run --help"),
+        (["run", "shop.py:app"], r"Missing argument .*; see middlechain run --help"),
+        (["run", "shop", "hi"], r"'shop' does not say where the app is; write MODULE:APP or path/to/file.py:APP"),
+        (["run", "shop:", "hi"], r"'shop:' does not say where .*; write MODULE:APP or .*"),
+        (["run", ":app", "hi"], r"':app' does not say where .*; write MODULE:APP or .*"),
+        (["run", "nowhere:app", "hi"], r"there is no module 'nowhere' in '.*' or on sys.path; correct its name, .*"),
+        (["run", "nowhere.at.all:app", "hi"], r"there is no module 'nowhere.at.all' in .*; correct its name, .*"),
+        (["run", "shop.inner:app", "hi"], r"there is no module 'shop.inner' in .*; correct its name, .*"),
+        (["run", ".shop:app", "hi"], r"there is no module '.shop' in .*; correct its name, .*"),
+        (["run", "nowhere.py:app", "hi"], r"there is no file 'nowhere.py' in '.*'; correct its path"),
+        (["run", "shop.py:bpp", "hi"], r"'shop.py' has no 'bpp'; write shop.py:app"),
+        (["run", "shop.py:sys", "hi"], r"'shop.py' has a 'sys' that is a module, not an App; write shop.py:app"),
+        (["run", "json:app", "hi"], r"'json' has no 'app'; define one there, such as app = App\(agents=\[...\]\)"),
+        (["run", "shop.py:app", "hi", "--agent", "ghost"], r"the app 'app' has no agent 'ghost'; it has: desk, porter"),
+        (["run", "shop.py:app", "hi", "--model", "bogus:x"], r"the model 'bogus:x' has no known prefix .*"),
+        (["run", "shop.py:app", "hi", "--model", "openai:m"], r"the model 'm' has no API key; set OPENAI_API_KEY, .*"),
+        (["run", "shop.py:app", "hi", "--base-url", "http://[::1]/v1"], r".*, but not which model; add --model NAME"),
+        (["run", "shop.py:app", "hi", "--model", "m", "--base-url", "here"], r".* is no address; give one such .*"),
+        (["run", "shop.py:app", ""], r"the message is empty; say what to ask, or - to read it from standard input"),
+        (["run", "shop.py:app", " \n"], r"the message is empty; .*"),
+        (["run", "shop.py:app", "\udcff"], r"the message is no text \(.*\); give it as .*"),
+        (["demo", ""], r"the message is empty; .*"),
+        (["demo", "hi", "--database", "no/such/place"], r"the database .* cannot be used \(.*\); give the path .*"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_error_that_ends_with_the_fix(
+    shop: str, capsys: pytest.CaptureFixture[str], arguments: list[str], error: str
+) -> None:
+    assert re.fullmatch(error, failing(capsys, *arguments))
+
+
+def test_an_app_without_agents_is_refused(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    error = failing(capsys, "run", write("app = App()"), "hi")
+    assert error == "the app 'app' has no agents to ask; give it some with App(agents=[...])"
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("app = App(agnets=[])", r"importing 'other.py' failed with ConfigurationError: .*; mend it there, .*"),
+        (
+            "import no_such_module",
+            r"importing 'other.py' failed with ModuleNotFoundError: No module named .*; mend it .*",
+        ),
+        ("def", r"importing 'other.py' failed with SyntaxError: .*; mend it there, --debug shows the line"),
+        ("sys.exit(3)", r"importing 'other.py' failed with SystemExit: 3; mend it there, --debug shows the line"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_one_error(
+    write: Write, capsys: pytest.CaptureFixture[str], code: str, error: str
+) -> None:
+    assert re.fullmatch(error, failing(capsys, "run", write(code), "hi"))
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("from json import no_such_name", "ImportError: cannot import name 'no_such_name'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_module_that_misses_another_is_not_taken_for_missing_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, error: str
+) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").write_text(code)
+    (package / "inner.py").write_text(SHOP)
+    assert failing(capsys, "run", "shop.inner:app", "hi").startswith(f"importing 'shop.inner' failed with {error}")
+
+
+def test_an_unreachable_server_is_one_error(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:  # a port that nobody listens on
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        error = failing(capsys, "run", shop, "hi", "--model", "m", "--base-url", address)
+    assert re.fullmatch(r"the model 'm' cannot be reached at .*; is the server running\? check base_url", error)
+
+
+def test_an_error_of_the_apps_own_code_is_one_error_with_a_code_of_its_own(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = write("""
+        def boom(call, next):
+            raise ValueError("boom\\x1b[31m")
+        app = App(model="demo", agents=[Agent(name="a")]).use(chat=boom)
+    """)
+    error = failing(capsys, "run", target, "hi", code=1)
+    assert error == "the app raised ValueError: boom\ufffd[31m; --debug shows where"
+
+
+def test_debug_shows_the_traceback_and_then_the_same_error(write: Write) -> None:
+    target = write("""
+        def boom(call, next):
+            raise ValueError("boom")
+        app = App(model="demo", agents=[Agent(name="a")]).use(chat=boom)
+    """)
+    ended = process("run", target, "hi", "--debug")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Traceback")
+    assert "in boom" in ended.stderr
+    assert ended.stderr.endswith("\nerror: the app raised ValueError: boom\n")
+
+
+def test_debug_shows_it_for_bad_input_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "nowhere:app", "hi", "--debug"]) == 2
+    assert re.match(r"Traceback.*\nerror: there is no module 'nowhere'", capsys.readouterr().err, re.DOTALL)
+
+
+def test_text_that_was_written_before_an_error_keeps_its_line(write: Write) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        app = App(agents=[Agent(name="a", model=ScriptedModel([["Half a", ModelError("it broke; ask again")]]))])
+    """)
+    ended = process("run", target, "hi")
+    assert (ended.returncode, ended.stderr) == (2, "error: it broke; ask again\n")
+    assert ended.stdout.startswith("Half a\n")
+
+
+def test_without_the_extra_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("middlechain.cli.commands", "middlechain.cli.demo", "middlechain.cli.screen"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    assert main(["demo"]) == 2
+    assert capsys.readouterr() == ("", "error: the command line needs typer; pip install 'middlechain[cli]'\n")
+
+
+def test_what_else_is_missing_is_not_taken_for_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "middlechain.cli.commands")
+    monkeypatch.setitem(sys.modules, "structlog", None)
+    with pytest.raises(ModuleNotFoundError, match="structlog"):
+        main(["demo"])
+
+
+def test_a_fault_of_the_command_line_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("middlechain.cli.commands.commands", faulty)
+    with pytest.raises(ZeroDivisionError):
+        main(["demo"])
+
+
+# Ways to end
+
+
+def test_ctrl_c_ends_it_quietly_after_every_finally_has_run(write: Write) -> None:
+    target = write("""
+        async def wait(call, next):
+            print("waiting")
+            try:
+                await anyio.sleep_forever()
+            finally:
+                print("cleaned up")
+        app = App(model="demo", agents=[Agent(name="a")]).use(chat=wait)
+    """)
+    command = [sys.executable, "-m", "middlechain", "run", target, "hi"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert running.stderr.readline() == "waiting\n"
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (130, "", "cleaned up\n")
+
+
+def test_ctrl_c_in_process_is_the_same(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        def interrupt(call, next):
+            raise KeyboardInterrupt
+        app = App(model="demo", agents=[Agent(name="a")]).use(chat=interrupt)
+    """)
+    assert main(["run", target, "hi"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "shop.py:app", "hello"], ["run", "shop.py:app", "hi", "--events"], ["demo"]]
+)
+def test_a_reader_that_has_gone_ends_it_without_a_traceback(shop: str, arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "middlechain", *arguments]
+    with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True) as running:
+        os.close(writer)
+        _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (141, "")
+
+
+def test_a_reader_of_the_notes_that_has_gone_does_not_end_the_run(shop: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "middlechain", "run", shop, "status of order 7"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writer, text=True) as running:
+        os.close(writer)
+        out, _ = running.communicate(timeout=60)
+    assert (running.returncode, out) == (0, f"order_status says: order 7 is shipped {ABOUT}\n")
+
+
+class Closed(io.TextIOWrapper):
+    """A stream whose reader has gone."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8")
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_closed_output_in_process_is_the_same(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert main(["run", shop, "hi"]) == 141
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_side_that_the_shell_has_closed_is_done_without(
+    shop: str, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    monkeypatch.setattr(sys, closed, None)
+    assert main(["run", shop, "status of order 7"]) == 0
+    getattr(sys, closed).close()
+
+
+# Version, help, demo
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"middlechain \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    shown = CliRunner().invoke(commands, [])
+    assert shown.exit_code == 0
+    assert re.search(r"^  run .*^  demo ", shown.output, re.MULTILINE | re.DOTALL)
+    assert CliRunner().invoke(commands, ["run", "--help"]).output.count("--") >= 6
+
+
+def test_the_package_runs_as_a_module_and_does_nothing_when_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["middlechain", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("middlechain", run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("middlechain ")
+    runpy.run_module("middlechain.__main__", run_name="imported")
+    assert capsys.readouterr().out == ""
+
+
+def test_the_console_script_is_the_same_command_line() -> None:
+    script = Path(sys.executable).with_name("middlechain")
+    ended = subprocess.run([script, "--version"], check=False, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.startswith("middlechain ")
+
+
+def test_importing_the_library_or_its_command_line_imports_nothing_of_the_extra() -> None:
+    code = "import sys, middlechain.cli; assert not {'typer', 'rich', 'openai', 'httpx'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_the_demo_plays_a_lookup_a_refusal_and_a_degraded_answer() -> None:
+    ended = process("demo")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for part in ("outermost first", "is shipped", "Kim may refund up to 50 euros", "[degraded:"):
+        assert part in ended.stdout
+
+
+def test_the_demo_answers_a_message_and_keeps_its_database_where_it_is_told_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "Please refund order 1042: 20 euros", "--database", "kept.sqlite"]) == 0
+    assert "20.00 euros of order 1042 are refunded" in capsys.readouterr().out
+    assert main(["demo", "What is the status of order 1042?", "--database", "kept.sqlite"]) == 0
+    out = capsys.readouterr().out
+    assert "20.00 euros refunded" in out
+    assert "120" not in out
+
+
+# A real server
+
+
+def test_base_url_has_the_model_of_that_server_answer(
+    llmock: Any, shop: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llmock.call_tool("order_status", {"order_id": 7}).reply("It is on its way.")
+    assert main(["run", shop, "Where is it?", "--model", "openai:some:name", "--base-url", llmock.base_url()]) == 0
+    assert capsys.readouterr() == ("It is on its way.\n", "looking 7\n")
+    assert llmock.last_request.body["model"] == "some:name"
+
+
+def test_a_server_that_refuses_is_one_error(llmock: Any, shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    llmock.fail(400, message="no such model")
+    error = failing(capsys, "run", shop, "hi", "--model", "m", "--base-url", llmock.base_url())
+    assert "no such model" in error
+
+
+def test_a_stream_that_breaks_off_leaves_its_text_and_one_error(llmock: Any, shop: str) -> None:
+    llmock.reply("one two three four").disconnect(after_chunks=3)
+    ended = process("run", shop, "hi", "--model", "m", "--base-url", llmock.base_url())
+    assert ended.returncode == 2
+    assert re.fullmatch("error: .*\n", ended.stderr)
+
+
+# The screen by itself
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def event(kind: Any, *payload: Any, turn: int = 1, parent: str | None = None) -> Any:
+    return kind(*payload, origin=Origin("r", "a", "r/1", parent, turn))
+
+
+def shown(*events: Any, result: str) -> str:
+    out = io.StringIO()
+    answer = Answer(Screen(out, out))
+    for one in events:
+        answer.take(one)
+    answer.finish(Result(result))
+    return out.getvalue()
+
+
+def test_a_note_never_lands_inside_a_line_of_the_answer_on_a_terminal() -> None:
+    out, err = Terminal(), Terminal()
+    screen = Screen(out, err)
+    screen.write("half a ")
+    print("a log line", file=screen.beside, flush=True)
+    assert err.getvalue() == ""
+    screen.write("line")
+    screen.end_line()
+    assert (out.getvalue(), err.getvalue()) == ("half a line\n", "a log line\n")
+    print("at once", file=screen.beside)
+    assert err.getvalue().endswith("at once\n")
+
+
+def test_where_the_two_sides_are_apart_notes_are_written_at_once() -> None:
+    out, err = io.StringIO(), Terminal()
+    screen = Screen(out, err)
+    screen.write("half a ")
+    print("a log line", file=screen.beside)
+    assert err.getvalue() == "a log line\n"
+
+
+def test_a_terminal_is_not_steered_by_what_a_model_says_and_a_pipe_gets_it_as_it_is() -> None:
+    text = "a\x1b[2J\r\x07b\x9b\tc\n"
+    out = Terminal()
+    Screen(out, io.StringIO()).write(text)
+    assert out.getvalue() == "a\ufffd[2J\ufffd\ufffdb\ufffd\tc\n"
+    pipe = io.StringIO()
+    Screen(pipe, io.StringIO()).write(text)
+    assert pipe.getvalue() == text
+
+
+def test_notes_are_wrapped_for_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    terminal, pipe = Terminal(), io.StringIO()
+    for err in (terminal, pipe):
+        Screen(io.StringIO(), err).note("word " * 9 + "end")
+    assert terminal.getvalue().count("\n") > 1
+    assert pipe.getvalue() == "word " * 9 + "end\n"
+
+
+def test_a_screen_says_when_nobody_reads_it() -> None:
+    with pytest.raises(OutputClosed):
+        Screen(Closed(), io.StringIO()).write("x")
+
+
+def test_a_reset_of_text_that_was_never_shown_is_not_worth_a_note() -> None:
+    assert shown(event(TextReset), event(TextDelta, "hi"), result="hi") == "hi\n"
+    inner = [event(TextDelta, "x", parent="r/0"), event(TextReset, parent="r/0")]
+    assert shown(*inner, event(TextDelta, "hi"), result="hi") == "hi\n"
+
+
+def test_where_an_earlier_turn_is_rewritten_the_answer_still_comes_last() -> None:
+    text = shown(
+        event(TextDelta, "first"),
+        event(TextDelta, "answer", turn=2),
+        event(TextReset),
+        event(TextDelta, "rewritten"),
+        result="answer",
+    )
+    assert text == "first\n\nanswer\n[withdrawn: the text above does not hold any more]\n\nrewritten\n\nanswer\n"
+
+
+def test_on_a_real_terminal_the_answer_stands_before_its_log_lines() -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "middlechain", "demo", "What is the status of order 1042?"]
+    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as running:
+        os.close(follower)
+        output = b""
+        try:
+            while part := os.read(leader, 65536):
+                output += part
+        except OSError:  # Linux says so when the other side is closed
+            pass
+        os.close(leader)
+    assert running.returncode == 0
+    lines = output.decode().replace("\r\n", "\n").splitlines()
+    answer = next(place for place, line in enumerate(lines) if line.startswith("order_status says"))
+    assert lines[answer].endswith(ABOUT)
+    assert "log: " in lines[answer + 1]
