@@ -81,7 +81,9 @@ def caught(fault: Fault) -> bool:
         tests = [str(ROOT / "tests" / name) for name in fault.tests.split() if (ROOT / "tests" / name).exists()]
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-cov", "-p", "no:cacheprovider", *tests]
         environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        ran = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
         if ran.returncode not in {0, 1}:
             raise SystemExit(f"{fault.name!r}: the tests did not run:\n{ran.stdout[-2000:]}")
         return ran.returncode == 1

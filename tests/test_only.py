@@ -199,7 +199,9 @@ async def test_m2_a_name_that_nothing_reachable_bears_is_warned_of_once(go: Go, 
         options["use"] = [Layers(chat=keep, only="shpo")]
     else:
         agent.middleware = [Layers(chat=keep, only="shpo")]
-    with pytest.warns(UserWarning, match="'shpo' .*'keep'.*ping, shop, support.*; correct the name, or give the agent to App") as caught:
+    with pytest.warns(
+        UserWarning, match="'shpo' .*'keep'.*ping, shop, support.*; correct the name, or give the agent to App"
+    ) as caught:
         await go(app, agent, "q", **options)
     assert len(caught) == 1
     agent.model = model()

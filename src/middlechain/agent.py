@@ -238,9 +238,7 @@ class Plan:
 
     async def prompt(self, ctx: Context[Any]) -> str:
         """The system prompt as the agent has it; `""` for none."""
-        if isinstance(self.instructions, str):
-            return self.instructions
-        prompt = await settle(self.instructions(ctx))
+        prompt = self.instructions if isinstance(self.instructions, str) else await settle(self.instructions(ctx))
         if not isinstance(prompt, str):
             raise ConfigurationError(
                 f"the instructions {name_of(self.instructions)!r} of {self.name} gave {prompt!r:.60}; return a str"

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
-from types import CoroutineType
+from types import CoroutineType, GeneratorType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from middlechain.errors import ConfigurationError, NextCalledAgain, NextCalledLate, NothingReturned, WrongReturn
@@ -33,6 +33,7 @@ class Next(Protocol[Call_contra, Answer_co]):
 
 
 Handler: TypeAlias = Callable[[Call], Coroutine[Any, Any, Answer]]
+Inner: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]  # a handler that also takes the `next` it was reached by
 Layer: TypeAlias = Callable[..., Any]  # (call, next) -> an answer, None, or something to await that gives one of these
 
 
@@ -59,7 +60,7 @@ def name_of(function: object) -> str:
 
 async def settle(value: Any) -> Any:
     """Await the value until it is not awaitable any more; the function it came from is not looked at."""
-    while inspect.isawaitable(value):
+    while hasattr(type(value), "__await__") or (type(value) is GeneratorType and inspect.isawaitable(value)):
         value = await value
     return value
 
@@ -68,53 +69,31 @@ _FRESH, _RUNNING, _DONE, _FAILED, _LEFT = "fresh", "running", "done", "failed", 
 
 
 class Continuation(Generic[Call, Answer]):
-    """The `next` of one crossing: goes on inwards, and knows how it was used."""
+    """The `next` of one crossing. The handler further in reports to it how it was used."""
 
     __slots__ = ("answer", "call", "failure", "inner", "layer", "made", "scope", "state")
 
-    def __init__(self, scope: Scope[Call, Answer], layer: Layer, inner: Handler[Call, Answer], call: Call) -> None:
+    def __init__(self, scope: Scope[Call, Answer], layer: Layer, inner: Inner, call: Call) -> None:
         self.scope = scope
         self.layer = layer
         self.inner = inner
         self.call = call
         self.state = _FRESH
-        self.made: list[Coroutine[Any, Any, Answer]] | None = None
+        self.made: list[Coroutine[Any, Any, Answer]] = []
         self.answer: Answer | None = None
         self.failure: BaseException | None = None
 
     def __call__(self, call: Call | None = None, /) -> Coroutine[Any, Any, Answer]:
-        going = self.go(call)
-        if self.made is None:
-            self.made = [going]
-        else:
-            self.made.append(going)
-        return going
-
-    async def go(self, call: Call | None) -> Answer:
         if call is None:
             call = self.call
         elif call is not self.call:
             call = self.scope.adopt(self.layer, self.call, call)
-        again = self.state is not _FRESH
-        if again:
-            self.allow_again()
-        self.state = _RUNNING
-        try:
-            if again:
-                await self.scope.restart(call)
-            answer = await self.inner(call)
-        except BaseException as failure:  # noted, to chain it to a NothingReturned; it goes on unchanged
-            if self.state is _RUNNING:
-                self.state = _FAILED
-                self.failure = failure
-            raise
-        if self.state is _RUNNING:
-            self.state = _DONE
-            self.answer = answer
-        return answer
+        going: Coroutine[Any, Any, Answer] = self.inner(call, self)
+        self.made.append(going)
+        return going
 
-    def allow_again(self) -> None:
-        """Refuse a call of `next()` that the contract does not allow."""
+    async def begin_again(self, call: Call) -> None:
+        """`next()` goes on once more: refuse it, or take back what the last attempt sent."""
         name = name_of(self.layer)
         if self.state is _LEFT:
             raise NextCalledLate(
@@ -131,11 +110,31 @@ class Continuation(Generic[Call, Answer]):
                 f"the {self.scope.name} layer {name!r} called next() again after it had succeeded, which does and "
                 "charges everything twice; keep the first answer, or mark the layer with @repeats"
             )
+        self.state = _RUNNING
+        try:
+            await self.scope.restart(call)
+        except BaseException as failure:
+            self.failed(failure)
+            raise
+
+    def failed(self, failure: BaseException) -> None:
+        """`next()` raised; noted, to chain it to a NothingReturned."""
+        if self.state is _RUNNING:
+            self.state = _FAILED
+            self.failure = failure
+
+    def succeeded(self, answer: Answer) -> None:
+        """`next()` gave an answer."""
+        if self.state is _RUNNING:
+            self.state = _DONE
+            self.answer = answer
 
     def leave(self) -> str:
         """Close the door behind the layer, and say how it left."""
         state, self.state = self.state, _LEFT
-        for going in self.made or ():
+        if state is _DONE and len(self.made) == 1:
+            return state
+        for going in self.made:
             if inspect.getcoroutinestate(going) == inspect.CORO_CREATED:
                 going.close()
                 state = _FRESH
@@ -157,7 +156,7 @@ class Continuation(Generic[Call, Answer]):
                 f"the {self.scope.name} layer {name_of(self.layer)!r} returned while its next() was still running; "
                 "await it before the return"
             )
-        if left is _FRESH and self.made is not None:
+        if left is _FRESH and self.made:
             raise NothingReturned(
                 f"the {self.scope.name} layer {name_of(self.layer)!r} called next() and never awaited it, "
                 "so nothing inside ran; write: await next()"
@@ -210,34 +209,46 @@ class Scope(Generic[Call, Answer]):
         self, layers: Iterable[tuple[Layer, Callable[[Call], bool] | None]], endpoint: Handler[Call, Answer]
     ) -> Handler[Call, Answer]:
         """One handler of the layers around the endpoint, the first outermost; each comes with a condition or None."""
-        handler = endpoint
+        handler: Inner | None = None
         for layer, applies in reversed(tuple(layers)):
-            crossing = self.wrap(layer, handler)
-            handler = crossing if applies is None else _on(applies, crossing, handler)
-        return handler
+            inner = _ending(endpoint) if handler is None else handler
+            crossing = self.wrap(layer, inner)
+            handler = crossing if applies is None else _on(applies, crossing, inner)
+        return endpoint if handler is None else handler
 
-    def wrap(self, layer: Layer, inner: Handler[Call, Answer]) -> Handler[Call, Answer]:
-        """The handler that crosses one layer."""
+    def wrap(self, layer: Layer, inner: Inner) -> Inner:
+        """The handler that crosses one layer, and reports to the layer around it."""
         expected, complete = self.answer, self.complete
 
-        async def crossing(call: Call) -> Answer:
+        async def crossing(call: Call, outer: Continuation[Call, Answer] | None = None) -> Answer:
+            if outer is not None:
+                if outer.state is not _FRESH:
+                    await outer.begin_again(call)
+                outer.state = _RUNNING
             next = Continuation(self, layer, inner, call)
             left = _RUNNING
             try:
-                value = layer(call, next)
-                if type(value) is CoroutineType:
-                    value = await value
-                if type(value) is not expected and value is not None:
-                    value = await settle(value)
-            finally:
-                left = next.leave()
-            if left is not _DONE:
-                next.check(left)
-            if value is None:
-                return next.keep()
-            if value is next.answer:
-                return cast("Answer", value)
-            return complete(call, value if isinstance(value, expected) else self.read(layer, value))
+                try:
+                    value = layer(call, next)
+                    if type(value) is CoroutineType:
+                        value = await value
+                    if type(value) is not expected and value is not None:
+                        value = await settle(value)
+                finally:
+                    left = next.leave()
+                if left is not _DONE:
+                    next.check(left)
+                if value is None:
+                    value = next.keep()
+                elif value is not next.answer:
+                    value = complete(call, value if isinstance(value, expected) else self.read(layer, value))
+            except BaseException as failure:
+                if outer is not None:
+                    outer.failed(failure)
+                raise
+            if outer is not None:
+                outer.succeeded(value)
+            return cast("Answer", value)
 
         return crossing
 
@@ -251,11 +262,30 @@ class Scope(Generic[Call, Answer]):
         )
 
 
-def _on(
-    applies: Callable[[Call], bool], crossing: Handler[Call, Answer], inner: Handler[Call, Answer]
-) -> Handler[Call, Answer]:
-    def crossing_or_not(call: Call) -> Coroutine[Any, Any, Answer]:
-        return crossing(call) if applies(call) else inner(call)
+def _ending(endpoint: Handler[Call, Answer]) -> Inner:
+    """The endpoint as the innermost layer needs it: it reports how it went."""
+
+    async def reporting(call: Call, outer: Continuation[Call, Answer]) -> Answer:
+        if outer.state is not _FRESH:
+            await outer.begin_again(call)
+        outer.state = _RUNNING
+        try:
+            answer = await endpoint(call)
+        except BaseException as failure:
+            outer.failed(failure)
+            raise
+        outer.succeeded(answer)
+        return answer
+
+    def ending(call: Call, outer: Continuation[Call, Answer] | None = None) -> Coroutine[Any, Any, Answer]:
+        return endpoint(call) if outer is None else reporting(call, outer)
+
+    return ending
+
+
+def _on(applies: Callable[[Call], bool], crossing: Inner, inner: Inner) -> Inner:
+    def crossing_or_not(call: Call, outer: Any = None) -> Coroutine[Any, Any, Any]:
+        return crossing(call, outer) if applies(call) else inner(call, outer)
 
     return crossing_or_not
 

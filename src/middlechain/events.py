@@ -205,10 +205,11 @@ class Sink(Protocol):
 class _Left:
     """An event that waits to be delivered by another task, and the task that waits for that."""
 
-    __slots__ = ("delivered", "event", "look")
+    __slots__ = ("alive", "delivered", "event", "look")
 
     def __init__(self, event: Event) -> None:
         self.event = event
+        self.alive = True  # whether its task still waits
         self.delivered = False
         self.look = anyio.Event()
 
@@ -249,13 +250,15 @@ class Bus:
         left = _Left(event)
         self._left.append(left)
         self.wake()
-        await left.look.wait()
-        while not left.delivered:  # who was to deliver it was cancelled, so it is for us to go on
-            left.look = anyio.Event()
-            if self._busy or self._pumping:
+        try:
+            while not left.delivered:
                 await left.look.wait()
-            else:
-                await self._carry()
+                left.look = anyio.Event()
+                if not (left.delivered or self._busy or self._pumping):
+                    await self._carry()  # who was to deliver it was cancelled, so it is for us to go on
+        finally:
+            left.alive = False
+            self._hand_over()
 
     async def _carry(self, *events: Event) -> None:
         """Deliver these events, and then those that others have left."""
@@ -277,14 +280,19 @@ class Bus:
     def _hand_over(self) -> None:
         if self._pumping:
             self.wake()
-        elif self._left and not self._busy:
-            self._left[0].look.set()
+        elif not self._busy:
+            for left in self._left:
+                if left.alive:
+                    left.look.set()
+                    return
 
     async def _deliver(self, event: Event) -> None:
-        if self.observers:
-            await self._observe(event)
-        if self._sink is not None:
-            await self._sink.put(event)
+        try:
+            if self.observers:
+                await self._observe(event)
+        finally:  # an observer may be cancelled, the stream gets the event all the same
+            if self._sink is not None:
+                await self._sink.put(event)
 
     async def _observe(self, event: Event) -> None:
         token = _observing.set(True)

@@ -8,8 +8,7 @@ from typing import Any
 import anyio
 
 from middlechain.chain import Scope, settle
-from middlechain.edge import Edge
-from middlechain.events import LimitReached, RunFinished, RunStarted
+from middlechain.events import LimitReached, Origin, RunFinished, RunStarted
 from middlechain.limits import exceeded
 from middlechain.messages import Input, Message
 from middlechain.records import Run, Step, step_of
@@ -35,12 +34,13 @@ async def execute(run: Run, target: Any, input: Input, history: tuple[Message, .
 
 async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, ...]) -> Result:
     plan = plan_for(run, target)
-    entry = Step(run, plan, id="", history=history)
+    entry = step_for(run, plan, caller=None, history=history)
     entry.restart(input)
     if not entry.chains:  # the first run of this agent with these layers
         run.app.warn_of_unknown_names(run.stack, plan)
     outcome = "failed"
-    await entry.emit(RunStarted)
+    outside = Origin(run.id, plan.name)
+    await run.bus.emit(outside, RunStarted)
     try:
         result = await _within_deadline(entry, RunCall(target, input, ctx=entry.ctx, agent=plan.agent))
         result = complete(run.root or entry, result, run.meter)
@@ -50,7 +50,7 @@ async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, 
         outcome = "cancelled"
         raise
     finally:
-        await _finish(run, entry, outcome)
+        await _finish(entry, outside, outcome)
     return result
 
 
@@ -63,7 +63,7 @@ async def _within_deadline(entry: Step, call: RunCall) -> Result:
     run.deadline = anyio.current_time() + limits.seconds
     with anyio.CancelScope(deadline=run.deadline) as run.scope:
         return await chain(call)
-    await entry.emit(LimitReached, "seconds", limits.seconds)
+    await run.bus.emit(Origin(run.id, entry.agent_name), LimitReached, "seconds", limits.seconds)
     error = exceeded(limits, "seconds", limits.seconds)
     error.result = partial = stopped(run.root or entry)
     if error.stops:
@@ -75,8 +75,10 @@ async def _start(call: RunCall) -> Result:
     """The endpoint of the run layers: the root step."""
     entry = step_of(call.ctx)
     run = entry.run
-    run.root = step = step_for(run, plan_for(run, call.target), caller=None, history=entry.history)
+    plan = plan_for(run, call.target)
+    step = entry if run.root is None and plan is entry.plan else step_for(run, plan, caller=None, history=entry.history)
     step.given = entry.given
+    run.root = step
     if run.scope is None or run.deadline is None:
         return await run_step(step, call.input)
     run.scope.deadline = float("inf")
@@ -106,9 +108,8 @@ async def _settle(run: Run, entry: Step, result: Result) -> None:
     """Make what was streamed say what the run layers made of the result."""
     if run.streaming:
         step = run.root or entry
-        if step.edge is None:
-            step.edge = Edge(step)
-        await step.edge.settle_all(result.messages)
+        if step.edge is not None:
+            await step.edge.settle_all(result.messages)
 
 
 def _outcome(result: Result) -> str:
@@ -119,8 +120,9 @@ def _outcome(result: Result) -> str:
     return "completed" if result.stopped_by is None else "stopped"
 
 
-async def _finish(run: Run, entry: Step, outcome: str) -> None:
+async def _finish(entry: Step, outside: Origin, outcome: str) -> None:
     """Run what was deferred, and say how the run ended, also when it was cancelled."""
+    run = entry.run
     if not run.deferred and not run.bus.listening:
         return
     with anyio.CancelScope(shield=True):
@@ -130,4 +132,4 @@ async def _finish(run: Run, entry: Step, outcome: str) -> None:
                 await settle(callback())
             except Exception:  # the others must have their turn, and the run has its outcome
                 entry.ctx.log.exception("a deferred callback failed", callback=repr(callback))
-        await run.bus.emit(entry.at(0), RunFinished, outcome)
+        await run.bus.emit(outside, RunFinished, outcome)

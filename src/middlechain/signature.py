@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from middlechain.chain import name_of
@@ -36,6 +36,7 @@ class Signature:
     context: str | None
     summary: str
     schema: Mapping[str, Any]
+    on_loop: bool
 
     def check(self, args: Mapping[str, Any]) -> Arguments:
         """The arguments as the function takes them.
@@ -49,9 +50,8 @@ class Signature:
             checked = self.model.model_validate(args)
         except ValidationError as error:
             raise ValueError(_explain(error)) from error
-        given = {
-            name: getattr(checked, field) for name, field in self.fields.items() if field in checked.model_fields_set
-        }
+        set_ones = checked.model_fields_set
+        given = {name: getattr(checked, field) for name, field in self.fields.items() if field in set_ones}
         seen = args if _same(args, given) else self._as_data(checked, args)
         return Arguments(given, seen)
 
@@ -120,7 +120,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         raise ConfigurationError(
             f"no JSON schema can be made of the parameters of {name!r}: {error}; annotate them with types that have one"
         ) from error
-    return Signature(model, fields, positional, context, summary, schema)
+    return Signature(model, fields, positional, context, summary, schema, starts_on_loop(function))
 
 
 @cache
@@ -132,6 +132,16 @@ def _schema_generator() -> Any:
         ignored_warning_kinds = {*GenerateJsonSchema.ignored_warning_kinds, "non-serializable-default"}  # noqa: RUF012
 
     return Quiet
+
+
+def starts_on_loop(function: Any) -> bool:
+    """Whether it is an async function, also behind `partial`, `wraps` or `__call__`."""
+    function = inspect.unwrap(function)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

@@ -86,14 +86,17 @@ class Stream:
         if self._closing:
             return
         self._events.append(event)
-        self._wake()
+        if self._arrived is not None:
+            self._wake()
         while len(self._events) >= AHEAD and not self._closing:
-            self._taken = taken = anyio.Event()
-            await taken.wait()
+            if self._taken is None:
+                self._taken = anyio.Event()
+            await self._taken.wait()
 
     def _wake(self) -> None:
         if self._arrived is not None:
             self._arrived.set()
+            self._arrived = None
 
     def __aiter__(self) -> Self:
         return self

@@ -5,7 +5,6 @@ Which calls a reply asks for, and in which order their results are recorded, is 
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -96,11 +95,7 @@ class ToolCall:
         problem: str | None = None,
     ) -> None:
         args = fresh({} if args is None else dict(args))
-        self._set(name=name, _args=args, id=id, tool=tool, problem=problem, ctx=None, agent=None, ticket=None)
-
-    def _set(self, **values: Any) -> None:
-        for slot, value in values.items():
-            object.__setattr__(self, slot, value)
+        _fill(self, args, None, None, id, name, problem, None, tool)
 
     @property
     def args(self) -> dict[str, Any]:
@@ -114,11 +109,10 @@ class ToolCall:
             raise TypeError(
                 f"a ToolCall has no field {', '.join(sorted(unknown))} to replace; it has name, args and id"
             )
+        args = fresh(dict(changes["args"])) if "args" in changes else self._args
         copy = ToolCall.__new__(ToolCall)
-        copy._set(**{slot: getattr(self, slot) for slot in ToolCall.__slots__})
-        if "args" in changes:
-            copy._set(_args=fresh(dict(changes["args"])))
-        copy._set(name=changes.get("name", self.name), id=changes.get("id", self.id))
+        name, id = changes.get("name", self.name), changes.get("id", self.id)
+        _fill(copy, args, self.agent, self.ctx, id, name, self.problem, self.ticket, self.tool)
         return copy if self.ticket is None else reread(self, copy)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -139,6 +133,15 @@ class ToolCall:
 
     def __repr__(self) -> str:
         return f"ToolCall(name={self.name!r}, args={self._args!r}, id={self.id!r})"
+
+
+_SLOTS = [ToolCall.__dict__[slot].__set__ for slot in ToolCall.__slots__]
+
+
+def _fill(call: ToolCall, *values: object) -> None:
+    """Set the slots of a new call, in their order."""
+    for put, value in zip(_SLOTS, values, strict=True):
+        put(call, value)
 
 
 class ToolResult:
@@ -177,14 +180,13 @@ class ToolResult:
 
 
 def read_call(
-    name: str, arguments: str | Mapping[str, Any], id: str, ticket: Ticket, ctx: Context[Any], agent: Agent
+    name: str, args: Mapping[str, Any], problem: str | None, id: str, ticket: Ticket, ctx: Context[Any], agent: Agent
 ) -> ToolCall:
-    """The call that a model wrote (or code, with a mapping of arguments), looked up and checked."""
-    args, problem = parse_arguments(arguments) if isinstance(arguments, str) else (arguments, None)
-    call = ToolCall(name, args, id, ticket.by_name.get(name), problem)
-    call._set(ctx=ctx, agent=agent, ticket=ticket)
+    """A call as it begins its way: looked up, and checked unless there is a problem already."""
+    call = ToolCall.__new__(ToolCall)
+    _fill(call, args, agent, ctx, id, name, problem, ticket, ticket.by_name.get(name))
     if problem is None:
-        call = _checked(call)
+        _check(call)
     if call.tool is not None and call.problem is None:
         ticket.admission.expect(ticket)
     return call
@@ -231,26 +233,26 @@ def reread(old: ToolCall, new: ToolCall) -> ToolCall:
     """A changed call with the tool and the problem that follow from the change; the id stays."""
     ticket = cast("Ticket", old.ticket)
     same_arguments = new._args is old._args
+    problem = old.problem if same_arguments else None
     call = ToolCall.__new__(ToolCall)
-    call._set(name=new.name, _args=new._args, id=old.id, ctx=old.ctx, agent=old.agent, ticket=ticket)
-    call._set(tool=ticket.by_name.get(new.name), problem=old.problem if same_arguments else None)
-    if call.problem is not None or (same_arguments and new.name == old.name):
-        return call
-    return _checked(call)
+    _fill(call, new._args, old.agent, old.ctx, old.id, new.name, problem, ticket, ticket.by_name.get(new.name))
+    if problem is None and not (same_arguments and new.name == old.name):
+        _check(call)
+    return call
 
 
-def _checked(call: ToolCall) -> ToolCall:
-    """The call with its arguments held against the tool's schema; the outcome is kept for when the tool runs."""
+def _check(call: ToolCall) -> None:
+    """Hold the arguments against the tool's schema; the outcome is kept for when the tool runs."""
     if call.tool is None:
-        return call
-    ticket = cast("Ticket", call.ticket)
+        return
     try:
         arguments = call.tool.signature.check(call.args)
-        call._set(_args=arguments.seen)
-        ticket.checked = (arguments.seen, arguments)
     except ValueError as error:
-        call._set(problem=str(error), _args={})
-    return call
+        object.__setattr__(call, "problem", str(error))
+        object.__setattr__(call, "_args", {})
+        return
+    object.__setattr__(call, "_args", arguments.seen)
+    cast("Ticket", call.ticket).checked = (arguments.seen, arguments)
 
 
 def _attach(old: ToolCall, new: ToolCall) -> ToolCall:
@@ -350,7 +352,7 @@ def _arguments(call: ToolCall, ticket: Ticket) -> Arguments:
 
 async def _attempt(tool: Tool, positional: Sequence[Any], named: dict[str, Any]) -> ToolOutput:
     try:
-        value = await consumed(await settle(await _start(tool.function, positional, named)))
+        value = await consumed(await settle(await _start(tool, positional, named)))
     except (FatalToolError, LimitExceeded, GuardrailDenied):
         raise
     except anyio.get_cancelled_exc_class() as error:
@@ -362,10 +364,10 @@ async def _attempt(tool: Tool, positional: Sequence[Any], named: dict[str, Any])
     return _output(tool, value)
 
 
-async def _start(function: Callable[..., Any], positional: Sequence[Any], named: dict[str, Any]) -> Any:
-    if starts_on_loop(function):
-        return function(*positional, **named)
-    value, error = await anyio.to_thread.run_sync(partial(_in_thread, function, positional, named))
+async def _start(tool: Tool, positional: Sequence[Any], named: dict[str, Any]) -> Any:
+    if tool.signature.on_loop:
+        return tool.function(*positional, **named)
+    value, error = await anyio.to_thread.run_sync(partial(_in_thread, tool.function, positional, named))
     if error is not None:
         raise error
     return value
@@ -378,16 +380,6 @@ def _in_thread(
         return function(*positional, **named), None
     except BaseException as error:  # noqa: BLE001 - handed over as a value: no future carries every exception
         return None, error
-
-
-def starts_on_loop(function: Any) -> bool:
-    """Whether it is an async function, also behind `partial`, `wraps` or `__call__`."""
-    function = inspect.unwrap(function)
-    while isinstance(function, partial):
-        function = inspect.unwrap(function.func)
-    if not inspect.isroutine(function):
-        function = type(function).__call__
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _as_raised(error: Exception) -> Exception:

@@ -26,7 +26,7 @@ from middlechain.tool_calls import (
     run_tool,
 )
 from middlechain.tools import Tool, ToolOutput
-from middlechain.values import cut
+from middlechain.values import cut, fresh
 from middlechain.variables import RunIn
 
 __all__ = ["ask", "call_tool", "chain_of", "converse", "run_tools"]
@@ -54,7 +54,7 @@ def wrong_return(hook: object, name: str, value: object, expected: str) -> Wrong
 async def ask(step: Step) -> tuple[ChatReply, Offer]:
     """The reply of the next turn, and the tools that it could choose from."""
     plan, turn = step.plan, step.next_turn()
-    prompt = await plan.prompt(step.ctx)
+    prompt = plan.instructions if isinstance(plan.instructions, str) else await plan.prompt(step.ctx)
     for hook in plan.hooks["before_prompt"]:
         value = await settle(hook(prompt, step.ctx))
         if value is not None:
@@ -107,7 +107,7 @@ class Pending:
     __slots__ = ("call", "output", "ticket", "use")
 
     def __init__(self, use: ToolUse, call: ToolCall, ticket: Ticket) -> None:
-        self.use = use
+        self.use = use  # as it can be sent back
         self.call = call
         self.ticket = ticket
         self.output: ToolOutput | None = None
@@ -131,7 +131,8 @@ async def run_tools(step: Step, reply: ChatReply, offer: Offer) -> None:
     If something ends the step meanwhile, the turn is recorded if any tool ran.
     """
     if reply.finish_reason in CUT_OFF:
-        _record(step, reply, reply.tool_calls, [_again(use, reply.finish_reason) for use in reply.tool_calls])
+        uses = [_sendable(use, parse_arguments(use.arguments)[1]) for use in reply.tool_calls]
+        _record(step, reply, uses, [_again(use, reply.finish_reason) for use in uses])
         return
     by_name = step.plan.by_name if offer.tools is step.plan.tools else {tool.name: tool for tool in offer.tools}
     admission = Admission(step)
@@ -152,18 +153,20 @@ def _again(use: ToolUse, reason: str | None) -> ToolMessage:
 
 
 def _record(step: Step, reply: ChatReply, uses: Sequence[ToolUse], results: Sequence[ToolMessage]) -> None:
-    sendable = [use if _is_object(use.arguments) else ToolUse(use.name, "{}", use.id) for use in uses]
-    step.exchange.append(Assistant(reply.text, sendable, reply.reasoning, reply.finish_reason))
+    step.exchange.append(Assistant(reply.text, uses, reply.reasoning, reply.finish_reason))
     step.exchange.extend(results)
 
 
-def _is_object(arguments: str) -> bool:
-    return bool(arguments.strip()) and parse_arguments(arguments)[1] is None
+def _sendable(use: ToolUse, problem: str | None) -> ToolUse:
+    """The call as any server takes it back: its arguments are an object."""
+    return use if problem is None and use.arguments.strip() else ToolUse(use.name, "{}", use.id)
 
 
 def _pending(step: Step, use: ToolUse, by_name: Mapping[str, Tool], admission: Admission) -> Pending:
     ticket = Ticket(by_name, admission, copy_context())
-    return Pending(use, read_call(use.name, use.arguments, use.id, ticket, step.ctx, step.plan.agent), ticket)
+    args, problem = parse_arguments(use.arguments)
+    call = read_call(use.name, args, problem, use.id, ticket, step.ctx, step.plan.agent)
+    return Pending(_sendable(use, problem), call, ticket)
 
 
 def _isolated(step: Step, pending: Pending) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -220,5 +223,5 @@ async def _after_tool(step: Step, call: ToolCall, output: ToolOutput) -> ToolOut
 async def call_tool(step: Step, name: str, args: Mapping[str, Any]) -> ToolOutput:
     """A tool call that code makes with `ctx.call_tool`: the same way in, and no place in history."""
     ticket = Ticket(step.plan.by_name, Admission(step), copy_context())
-    call = read_call(name, args, "", ticket, step.ctx, step.plan.agent)
+    call = read_call(name, fresh(dict(args)), None, "", ticket, step.ctx, step.plan.agent)
     return await RunIn(ticket.variables, _dispatch(step, call))

@@ -15,8 +15,13 @@ from typing import Any
 __all__ = ["consumed", "cut", "fresh", "text_of"]
 
 
+_SCALARS = frozenset({str, int, float, bool, dict, list})
+
+
 async def consumed(value: Any) -> Any:
     """The value itself, or what a generator yields: strings joined, other items as a list."""
+    if value is None or type(value) in _SCALARS:
+        return value
     if inspect.isasyncgen(value) or (isinstance(value, AsyncIterable) and not inspect.isawaitable(value)):
         items = [item async for item in value]
     elif inspect.isgenerator(value) or isinstance(value, Iterator):
