@@ -71,48 +71,51 @@ _FRESH, _RUNNING, _DONE, _FAILED, _LEFT = "fresh", "running", "done", "failed", 
 class Continuation(Generic[Call, Answer]):
     """The `next` of one crossing. The handler further in reports to it how it was used."""
 
-    __slots__ = ("answer", "call", "failure", "inner", "layer", "made", "scope", "state")
+    __slots__ = ("answer", "call", "failure", "made", "more", "place", "state")
 
-    def __init__(self, scope: Scope[Call, Answer], layer: Layer, inner: Inner, call: Call) -> None:
-        self.scope = scope
-        self.layer = layer
-        self.inner = inner
+    answer: Answer
+    failure: BaseException
+
+    def __init__(self, place: Place[Call, Answer], call: Call) -> None:
+        self.place = place
         self.call = call
         self.state = _FRESH
-        self.made: list[Coroutine[Any, Any, Answer]] = []
-        self.answer: Answer | None = None
-        self.failure: BaseException | None = None
+        self.made: Coroutine[Any, Any, Answer] | None = None
+        self.more: list[Coroutine[Any, Any, Answer]] | None = None
 
     def __call__(self, call: Call | None = None, /) -> Coroutine[Any, Any, Answer]:
         if call is None:
             call = self.call
         elif call is not self.call:
-            call = self.scope.adopt(self.layer, self.call, call)
-        going: Coroutine[Any, Any, Answer] = self.inner(call, self)
-        self.made.append(going)
+            call = self.place.scope.adopt(self.place.layer, self.call, call)
+        going: Coroutine[Any, Any, Answer] = self.place.inner(call, self)
+        if self.made is None:
+            self.made = going
+        else:
+            self.more = [*(self.more or ()), going]
         return going
 
     async def begin_again(self, call: Call) -> None:
         """`next()` goes on once more: refuse it, or take back what the last attempt sent."""
-        name = name_of(self.layer)
+        scope, name = self.place.scope, name_of(self.place.layer)
         if self.state is _LEFT:
             raise NextCalledLate(
-                f"next() was called after the {self.scope.name} layer {name!r} had returned; "
+                f"next() was called after the {scope.name} layer {name!r} had returned; "
                 "await it inside the layer, before its return"
             )
         if self.state is _RUNNING:
             raise NextCalledAgain(
-                f"the {self.scope.name} layer {name!r} called next() while another next() of it was running; "
+                f"the {scope.name} layer {name!r} called next() while another next() of it was running; "
                 "await one before the other"
             )
-        if self.answer is not None and not getattr(self.layer, "__repeats__", False):
+        if hasattr(self, "answer") and not getattr(self.place.layer, "__repeats__", False):
             raise NextCalledAgain(
-                f"the {self.scope.name} layer {name!r} called next() again after it had succeeded, which does and "
+                f"the {scope.name} layer {name!r} called next() again after it had succeeded, which does and "
                 "charges everything twice; keep the first answer, or mark the layer with @repeats"
             )
         self.state = _RUNNING
         try:
-            await self.scope.restart(call)
+            await scope.restart(call)
         except BaseException as failure:
             self.failed(failure)
             raise
@@ -123,44 +126,46 @@ class Continuation(Generic[Call, Answer]):
             self.state = _FAILED
             self.failure = failure
 
-    def succeeded(self, answer: Answer) -> None:
-        """`next()` gave an answer."""
-        if self.state is _RUNNING:
-            self.state = _DONE
-            self.answer = answer
-
-    def leave(self) -> str:
+    def close(self) -> str:
         """Close the door behind the layer, and say how it left."""
         state, self.state = self.state, _LEFT
-        if state is _DONE and len(self.made) == 1:
-            return state
-        for going in self.made:
-            if inspect.getcoroutinestate(going) == inspect.CORO_CREATED:
+        for going in (self.made, *(self.more or ())):
+            if going is not None and inspect.getcoroutinestate(going) == inspect.CORO_CREATED:
                 going.close()
                 state = _FRESH
         return state
 
+    def leave(self) -> None:
+        """Close the door behind a layer that returned, and hold it to the contract."""
+        left = self.close()
+        who = f"the {self.place.scope.name} layer {name_of(self.place.layer)!r}"
+        if left is _RUNNING:
+            raise NextCalledLate(f"{who} returned while its next() was still running; await it before the return")
+        if left is _FRESH and self.made is not None:
+            raise NothingReturned(
+                f"{who} called next() and never awaited it, so nothing inside ran; write: await next()"
+            )
+
     def keep(self) -> Answer:
         """What None keeps."""
-        if self.answer is None:
-            raise NothingReturned(
-                f"the {self.scope.name} layer {name_of(self.layer)!r} returned None without a successful next(); "
-                f"return await next(), or {self.scope.an_answer}"
-            ) from self.failure
-        return self.answer
+        if hasattr(self, "answer"):
+            return self.answer
+        scope = self.place.scope
+        raise NothingReturned(
+            f"the {scope.name} layer {name_of(self.place.layer)!r} returned None without a successful next(); "
+            f"return await next(), or {scope.an_answer}"
+        ) from getattr(self, "failure", None)
 
-    def check(self, left: str) -> None:
-        """Hold a layer that did not simply await `next()` once to the contract."""
-        if left is _RUNNING:
-            raise NextCalledLate(
-                f"the {self.scope.name} layer {name_of(self.layer)!r} returned while its next() was still running; "
-                "await it before the return"
-            )
-        if left is _FRESH and self.made:
-            raise NothingReturned(
-                f"the {self.scope.name} layer {name_of(self.layer)!r} called next() and never awaited it, "
-                "so nothing inside ran; write: await next()"
-            )
+
+class Place(Generic[Call, Answer]):
+    """A layer with what is inside it."""
+
+    __slots__ = ("inner", "layer", "scope")
+
+    def __init__(self, scope: Scope[Call, Answer], layer: Layer, inner: Inner) -> None:
+        self.scope = scope
+        self.layer = layer
+        self.inner = inner
 
 
 async def _nothing(call: Any) -> None:
@@ -218,36 +223,36 @@ class Scope(Generic[Call, Answer]):
 
     def wrap(self, layer: Layer, inner: Inner) -> Inner:
         """The handler that crosses one layer, and reports to the layer around it."""
-        expected, complete = self.answer, self.complete
+        expected, complete, place = self.answer, self.complete, Place(self, layer, inner)
 
         async def crossing(call: Call, outer: Continuation[Call, Answer] | None = None) -> Answer:
             if outer is not None:
                 if outer.state is not _FRESH:
                     await outer.begin_again(call)
                 outer.state = _RUNNING
-            next = Continuation(self, layer, inner, call)
-            left = _RUNNING
+            next = Continuation(place, call)
             try:
-                try:
-                    value = layer(call, next)
-                    if type(value) is CoroutineType:
-                        value = await value
-                    if type(value) is not expected and value is not None:
-                        value = await settle(value)
-                finally:
-                    left = next.leave()
-                if left is not _DONE:
-                    next.check(left)
+                value = layer(call, next)
+                if type(value) is CoroutineType:
+                    value = await value
+                if type(value) is not expected and value is not None:
+                    value = await settle(value)
+                if next.state is _DONE and next.more is None:  # as most layers do, so without a call
+                    next.state = _LEFT
+                else:
+                    next.leave()
                 if value is None:
                     value = next.keep()
-                elif value is not next.answer:
+                elif value is not getattr(next, "answer", None):
                     value = complete(call, value if isinstance(value, expected) else self.read(layer, value))
             except BaseException as failure:
+                next.close()
                 if outer is not None:
                     outer.failed(failure)
                 raise
-            if outer is not None:
-                outer.succeeded(value)
+            if outer is not None and outer.state is _RUNNING:
+                outer.state = _DONE
+                outer.answer = value
             return cast("Answer", value)
 
         return crossing
@@ -274,7 +279,9 @@ def _ending(endpoint: Handler[Call, Answer]) -> Inner:
         except BaseException as failure:
             outer.failed(failure)
             raise
-        outer.succeeded(answer)
+        if outer.state is _RUNNING:
+            outer.state = _DONE
+            outer.answer = answer
         return answer
 
     def ending(call: Call, outer: Continuation[Call, Answer] | None = None) -> Coroutine[Any, Any, Answer]:
