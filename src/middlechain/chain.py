@@ -71,17 +71,16 @@ _FRESH, _RUNNING, _DONE, _FAILED, _LEFT = "fresh", "running", "done", "failed", 
 class Continuation(Generic[Call, Answer]):
     """The `next` of one crossing. The handler further in reports to it how it was used."""
 
-    __slots__ = ("answer", "call", "failure", "made", "more", "place", "state")
-
-    answer: Answer
-    failure: BaseException
+    # Most of these keep their defaults at most crossings, so they are set where they change.
+    state = _FRESH
+    answer: Answer | None = None  # of the last success
+    failure: BaseException | None = None  # of the last attempt that raised
+    made: Coroutine[Any, Any, Answer] | None = None
+    more: tuple[Coroutine[Any, Any, Answer], ...] = ()  # those made after the first
 
     def __init__(self, place: Place[Call, Answer], call: Call) -> None:
         self.place = place
         self.call = call
-        self.state = _FRESH
-        self.made: Coroutine[Any, Any, Answer] | None = None
-        self.more: list[Coroutine[Any, Any, Answer]] | None = None
 
     def __call__(self, call: Call | None = None, /) -> Coroutine[Any, Any, Answer]:
         if call is None:
@@ -92,7 +91,7 @@ class Continuation(Generic[Call, Answer]):
         if self.made is None:
             self.made = going
         else:
-            self.more = [*(self.more or ()), going]
+            self.more += (going,)
         return going
 
     async def begin_again(self, call: Call) -> None:
@@ -108,7 +107,7 @@ class Continuation(Generic[Call, Answer]):
                 f"the {scope.name} layer {name!r} called next() while another next() of it was running; "
                 "await one before the other"
             )
-        if hasattr(self, "answer") and not getattr(self.place.layer, "__repeats__", False):
+        if self.answer is not None and not getattr(self.place.layer, "__repeats__", False):
             raise NextCalledAgain(
                 f"the {scope.name} layer {name!r} called next() again after it had succeeded, which does and "
                 "charges everything twice; keep the first answer, or mark the layer with @repeats"
@@ -129,7 +128,7 @@ class Continuation(Generic[Call, Answer]):
     def close(self) -> str:
         """Close the door behind the layer, and say how it left."""
         state, self.state = self.state, _LEFT
-        for going in (self.made, *(self.more or ())):
+        for going in (self.made, *self.more):
             if going is not None and inspect.getcoroutinestate(going) == inspect.CORO_CREATED:
                 going.close()
                 state = _FRESH
@@ -148,13 +147,13 @@ class Continuation(Generic[Call, Answer]):
 
     def keep(self) -> Answer:
         """What None keeps."""
-        if hasattr(self, "answer"):
+        if self.answer is not None:
             return self.answer
         scope = self.place.scope
         raise NothingReturned(
             f"the {scope.name} layer {name_of(self.place.layer)!r} returned None without a successful next(); "
             f"return await next(), or {scope.an_answer}"
-        ) from getattr(self, "failure", None)
+        ) from self.failure
 
 
 class Place(Generic[Call, Answer]):
@@ -237,13 +236,13 @@ class Scope(Generic[Call, Answer]):
                     value = await value
                 if type(value) is not expected and value is not None:
                     value = await settle(value)
-                if next.state is _DONE and next.more is None:  # as most layers do, so without a call
+                if next.state is _DONE and not next.more:  # as most layers do, so without a call
                     next.state = _LEFT
                 else:
                     next.leave()
                 if value is None:
                     value = next.keep()
-                elif value is not getattr(next, "answer", None):
+                elif value is not next.answer:
                     value = complete(call, value if isinstance(value, expected) else self.read(layer, value))
             except BaseException as failure:
                 next.close()

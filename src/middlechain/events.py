@@ -197,9 +197,15 @@ Observer: TypeAlias = Callable[[Event], Any]
 
 
 class Sink(Protocol):
-    """Where the events of a stream go. `put` may wait, and the run then waits with it."""
+    """Where the events of a stream go."""
 
-    async def put(self, event: Event, /) -> None: ...
+    def put(self, event: Event, /) -> bool:
+        """Take an event, and say whether the run should wait for the reader now."""
+        ...
+
+    async def wait(self) -> None:
+        """Until the reader has caught up."""
+        ...
 
 
 class _Left:
@@ -243,8 +249,10 @@ class Bus:
             await self._deliver(event)
         elif self._pumping or self._busy:
             await self._leave(event)
-        else:
+        elif self.observers or self._sink is None:
             await self._carry(event)
+        elif self._sink.put(event):  # to a stream alone, most events go without a wait
+            await self._carry()
 
     async def _leave(self, event: Event) -> None:
         left = _Left(event)
@@ -264,6 +272,8 @@ class Bus:
         """Deliver these events, and then those that others have left."""
         self._busy = True
         try:
+            if self._sink is not None and not events:
+                await self._sink.wait()
             for event in events:
                 await self._deliver(event)
             while self._left:
@@ -291,8 +301,8 @@ class Bus:
             if self.observers:
                 await self._observe(event)
         finally:  # an observer may be cancelled, the stream gets the event all the same
-            if self._sink is not None:
-                await self._sink.put(event)
+            if self._sink is not None and self._sink.put(event):
+                await self._sink.wait()
 
     async def _observe(self, event: Event) -> None:
         token = _observing.set(True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from middlechain.errors import ConfigurationError, LimitExceeded
@@ -113,7 +113,16 @@ class Meter:
     def usage(self) -> Usage:
         """All that was used so far; the same object until more is used."""
         if self._total is None:
-            self._total = replace(self._reported, requests=self.requests) if self.requests else self._reported
+            told = self._reported
+            self._total = Usage(
+                told.input_tokens,
+                told.output_tokens,
+                told.cached_tokens,
+                told.reasoning_tokens,
+                told.total_tokens,
+                self.requests or None,
+                told.cost,
+            )
         return self._total
 
     def start_chat(self) -> None:

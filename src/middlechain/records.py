@@ -120,6 +120,7 @@ class Step:
         "given",
         "history",
         "id",
+        "listening",
         "made",
         "meter",
         "parent",
@@ -156,6 +157,7 @@ class Step:
         self.made: Result | None = None  # the result as the runtime made it last
         self.stamps: list[Usage] = []  # the usages that the runtime put on results, to tell them from a layer's own
         self.id = id
+        self.listening = run.bus.listening
         self.parent = parent
         self.given: tuple[Input, User] | None = None  # the input, and the message made of it
         self.ctx: Context[Any] = Context(self)
@@ -178,7 +180,7 @@ class Step:
 
     async def emit(self, kind: Callable[..., Any], *payload: Any) -> None:
         """Tell observers and the stream, if there are any."""
-        if self.run.bus.listening:
+        if self.listening:
             await self.run.bus.emit(self.at(self.turn), kind, *payload)
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 
 from middlechain.agent import Agent, Plan, plan_of
 from middlechain.chain import Scope, settle
@@ -75,7 +74,8 @@ async def run_step(step: Step, input: Input, *, via: str = "root", caller: Step 
     )
     token = current.set(step)
     try:
-        await step.emit(AgentStarted, via)
+        if step.listening:
+            await step.emit(AgentStarted, via)
         try:
             step.restart(input)
             result = await _guarded(step, call)
@@ -87,7 +87,8 @@ async def run_step(step: Step, input: Input, *, via: str = "root", caller: Step 
             result = recovered
         if step.edge is not None:
             await step.edge.settle_all(result.messages)
-        await step.emit(AgentFinished, result)
+        if step.listening:
+            await step.emit(AgentFinished, result)
     finally:
         current.reset(token)
     return result
@@ -157,8 +158,6 @@ async def _take_turns(step: Step) -> Result:
         if limits is not None:
             raise await _reached(step, limits, "turns", limits.turns or 0)
         step.turns_taken += 1
-        if step.turn:
-            await anyio.lowlevel.checkpoint_if_cancelled()  # also where neither model nor tools ever wait
         reply, offer = await ask(step)
         if not reply.tool_calls:
             return await _answered(step, reply)
@@ -306,7 +305,8 @@ class Delegation:
             sent = (user_message(messages),)
         own = step.plan.model if model is None else model
         reply, _ = await converse(step, sent, tools_of(tools, "ctx.chat()"), own, discard)
-        await step.emit(ModelFinished, reply)
+        if step.listening:
+            await step.emit(ModelFinished, reply)
         return reply
 
     async def call_tool(self, step: Step, name: str, args: Mapping[str, Any]) -> ToolOutput:

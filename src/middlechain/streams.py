@@ -81,13 +81,17 @@ class Stream:
             self._over.set()
             self._wake()
 
-    async def put(self, event: Event) -> None:
-        """Called by the run with each event; waits while the reader is `AHEAD` events behind."""
+    def put(self, event: Event) -> bool:
+        """Called by the run with each event; says whether the reader is `AHEAD` events behind."""
         if self._closing:
-            return
+            return False
         self._events.append(event)
         if self._arrived is not None:
             self._wake()
+        return len(self._events) >= AHEAD
+
+    async def wait(self) -> None:
+        """Called by the run when the reader is too far behind."""
         while len(self._events) >= AHEAD and not self._closing:
             if self._taken is None:
                 self._taken = anyio.Event()

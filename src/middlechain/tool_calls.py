@@ -339,7 +339,7 @@ async def run_tool(call: ToolCall) -> ToolOutput:
         ticket.ended = True
 
     await pump(step_of(call.ctx).run.bus, child)
-    await anyio.lowlevel.checkpoint_if_cancelled()  # a thread may have outlasted the cancellation
+    await anyio.lowlevel.checkpoint_if_cancelled()  # the tool may have outlasted, or swallowed, a cancellation
     return outputs[0]
 
 

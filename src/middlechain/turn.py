@@ -68,7 +68,8 @@ async def ask(step: Step) -> tuple[ChatReply, Offer]:
     reply, offer = await converse(step, messages, plan.tools, plan.model, send)
     if step.edge is not None:
         await step.edge.settle(turn, reply.text, reply.reasoning)
-    await step.emit(ModelFinished, reply)
+    if step.listening:
+        await step.emit(ModelFinished, reply)
     return reply, offer
 
 
@@ -92,7 +93,8 @@ async def converse(
         agent=plan.agent,
         offer=offer,
     )
-    await step.emit(ModelStarted)
+    if step.listening:
+        await step.emit(ModelStarted)
     try:
         reply = await chain_of(step, CHAT, ask_model)(call)
     except Exception:  # only to say that the call has ended; it goes on unchanged
@@ -179,7 +181,8 @@ def _isolated(step: Step, pending: Pending) -> Callable[[], Coroutine[Any, Any, 
 async def _dispatch(step: Step, call: ToolCall) -> ToolOutput:
     """One tool call through hooks and layers."""
     ticket = cast("Ticket", call.ticket)
-    await step.emit(ToolStarted, call)
+    if step.listening:
+        await step.emit(ToolStarted, call)
     try:
         call = await _before_tool(step, call)
         output = await chain_of(step, TOOL, run_tool)(call)
@@ -192,7 +195,8 @@ async def _dispatch(step: Step, call: ToolCall) -> ToolOutput:
     tool = ticket.ran or call.tool
     if tool is not None and tool.max_result_chars is not None:
         output = replace(output, content=cut(output.content, tool.max_result_chars))
-    await step.emit(ToolFinished, call, output)
+    if step.listening:
+        await step.emit(ToolFinished, call, output)
     return output
 
 
