@@ -363,6 +363,7 @@ async def pump(bus: Bus, *children: Callable[[], Coroutine[Any, Any, None]]) -> 
     failures: list[BaseException] = []
     interrupts: list[BaseException] = []
     left = len(children)
+    listening = bus.listening
 
     async def run(child: Callable[[], Coroutine[Any, Any, None]]) -> None:
         nonlocal left
@@ -381,13 +382,14 @@ async def pump(bus: Bus, *children: Callable[[], Coroutine[Any, Any, None]]) -> 
             tasks.cancel_scope.cancel()
         finally:
             left -= 1
-            bus.wake()
+            if listening:
+                bus.wake()
 
     try:
         async with anyio.create_task_group() as tasks:
             for child in children:
                 tasks.start_soon(run, child)
-            if bus.listening and not bus.pumping:
+            if listening and not bus.pumping:
                 await bus.deliver_until(lambda: not left)
     finally:
         if interrupts:  # goes before a cancellation, too

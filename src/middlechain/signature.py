@@ -47,11 +47,12 @@ class Signature:
         from pydantic import ValidationError
 
         try:
-            checked = self.model.model_validate(args)
+            checked = self.model.__pydantic_validator__.validate_python(args)
         except ValidationError as error:
             raise ValueError(_explain(error)) from error
         set_ones = checked.model_fields_set
-        given = {name: getattr(checked, field) for name, field in self.fields.items() if field in set_ones}
+        values = vars(checked)
+        given = {name: values[field] for name, field in self.fields.items() if field in set_ones}
         seen = args if _same(args, given) else self._as_data(checked, args)
         return Arguments(given, seen)
 

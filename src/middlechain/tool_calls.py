@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -273,14 +274,14 @@ class Admission:
 
     def __init__(self, step: Step) -> None:
         self._step = step
-        self._expected: list[Ticket] = []
-        self._settled: list[Ticket] = []
+        self._expected: tuple[Ticket, ...] = ()
+        self._settled: tuple[Ticket, ...] = ()
         self._places: list[Ticket] | None = None  # given and not used yet
         self._refusal: LimitExceeded | None = None
 
     def expect(self, ticket: Ticket) -> None:
         """One more call of the reply that will run unless a layer answers it."""
-        self._expected.append(ticket)
+        self._expected += (ticket,)
 
     async def enter(self, ticket: Ticket) -> None:
         """Called where the tool is about to run.
@@ -308,7 +309,7 @@ class Admission:
     def settle(self, ticket: Ticket) -> None:
         """Called when the call has ended, however."""
         if self._places is None:
-            self._settled.append(ticket)
+            self._settled += (ticket,)
         elif ticket in self._places:
             self._places.remove(ticket)
             self._step.meter.add_tools(-1)
@@ -352,7 +353,10 @@ def _arguments(call: ToolCall, ticket: Ticket) -> Arguments:
 
 async def _attempt(tool: Tool, positional: Sequence[Any], named: dict[str, Any]) -> ToolOutput:
     try:
-        value = await consumed(await settle(await _start(tool, positional, named)))
+        value = (
+            tool.function(*positional, **named) if tool.signature.on_loop else await _threaded(tool, positional, named)
+        )
+        value = await consumed(await value if type(value) is CoroutineType else await settle(value))
     except (FatalToolError, LimitExceeded, GuardrailDenied):
         raise
     except anyio.get_cancelled_exc_class() as error:
@@ -364,9 +368,7 @@ async def _attempt(tool: Tool, positional: Sequence[Any], named: dict[str, Any])
     return _output(tool, value)
 
 
-async def _start(tool: Tool, positional: Sequence[Any], named: dict[str, Any]) -> Any:
-    if tool.signature.on_loop:
-        return tool.function(*positional, **named)
+async def _threaded(tool: Tool, positional: Sequence[Any], named: dict[str, Any]) -> Any:
     value, error = await anyio.to_thread.run_sync(partial(_in_thread, tool.function, positional, named))
     if error is not None:
         raise error

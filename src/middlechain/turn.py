@@ -7,6 +7,8 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+import anyio
+
 from middlechain.chain import Handler, Scope, name_of, settle
 from middlechain.chat import CHAT, CUT_OFF, ChatCall, ChatReply, Model, Offer, Send, ask_model, discard
 from middlechain.errors import WrongReturn
@@ -184,11 +186,14 @@ async def _dispatch(step: Step, call: ToolCall) -> ToolOutput:
     if step.listening:
         await step.emit(ToolStarted, call)
     try:
-        call = await _before_tool(step, call)
+        if step.plan.hooks["before_tool"]:
+            call = await _before_tool(step, call)
         output = await chain_of(step, TOOL, run_tool)(call)
-        output = await _after_tool(step, call, output)
+        if step.plan.hooks["after_tool"]:
+            output = await _after_tool(step, call, output)
     except Exception:  # only to say that the call has ended; it goes on unchanged
-        await step.emit(ToolFinished, call, None)
+        with anyio.CancelScope(shield=True):  # a sibling that fails meanwhile must not take its place
+            await step.emit(ToolFinished, call, None)
         raise
     finally:
         ticket.admission.settle(ticket)

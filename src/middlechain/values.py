@@ -41,6 +41,8 @@ def text_of(value: Any) -> str:
     Raises:
         ValueError: when some part of it has no JSON form.
     """
+    if type(value) is str and value.isascii():
+        return value
     try:
         plain = plain_of(value)
     except RecursionError as error:
