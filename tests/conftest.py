@@ -33,7 +33,7 @@ async def by_stream(app: App, target: Any, input: Any, **options: Any) -> Result
 
 @pytest.fixture(params=[by_run, by_stream], ids=["run", "stream"])
 def go(request: pytest.FixtureRequest) -> Go:
-    """`await go(app, target, input)`: one result, either way. A behaviour that is tested with it holds in both (S11)."""
+    """`await go(app, target, input)`: one result, either way. What is tested with it holds in both (S11)."""
     way: Go = request.param
     return way
 

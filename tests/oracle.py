@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 # What a layer may do. Those from "upper" on only touch the deltas of a stream, so they change nothing here.
-OPS = ("pass", "keep", "rewrite", "append", "empty", "short", "fresh", "retry", "fail", "fail_late", "swallow", "twice_first",
-       "twice_last", "twice_keep")  # fmt: skip
+OPS = ("pass", "keep", "rewrite", "append", "empty", "short", "fresh", "retry", "fail", "fail_late", "swallow",
+       "twice_first", "twice_last", "twice_keep")  # fmt: skip
 SEND_OPS = ("upper", "hold", "drop", "noise")
 
 

@@ -281,3 +281,23 @@ async def test_s7_a_tool_retry_resets_nothing_of_the_turn_that_asked() -> None:
 
     events, _ = await stream([["see", ToolUse("flaky")], "done"], app=App().use(tool=again), tools=[flaky])
     assert deltas(events) == ["see", "done"]
+
+
+async def test_s1_a_nested_steps_stream_says_what_its_result_says() -> None:
+    """Its own agent layers are done when it ends, long before those of the run."""
+    nested: list[Result] = []
+    inner = Agent(name="inner", model=ScriptedModel([["said", " inside"]]))
+
+    async def rewrite(call: Any, next: Any) -> Any:
+        result = await next()
+        return result.replace(text=f"<{result.text}>")
+
+    async def ask(input: Any, ctx: Context) -> None:
+        nested.append(await ctx.run(inner, "q"))
+
+    app = App().use(agent=rewrite, only=inner)
+    outer = Agent(name="outer", model=ScriptedModel(["done"]), hooks=[{"before_run": ask}])
+    events, result = await collect(app.stream(outer, "hi"))
+    (step,) = {event.step for event in events if event.agent == "inner"}
+    assert fold([event for event in events if event.step == step]) == {(step, 1): "<said inside>"}
+    assert (nested[0].text, result.text) == ("<said inside>", "done")

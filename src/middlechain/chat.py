@@ -185,8 +185,7 @@ async def ask_model(call: ChatCall) -> ChatReply:
     except LimitExceeded as error:
         await step.emit(LimitReached, error.limit, error.value)
         raise
-    if call.offer is not None:
-        call.offer.tools = call.tools
+    cast("Offer", call.offer).tools = call.tools
     reply = await settle(model.chat(call))
     if not isinstance(reply, ChatReply):
         raise WrongReturn(
@@ -204,8 +203,7 @@ async def _restart(call: ChatCall) -> None:
 def _attach(old: ChatCall, new: ChatCall) -> ChatCall:
     if new.ctx is None:
         new = replace(new, ctx=old.ctx, agent=old.agent, offer=old.offer)
-    if new.offer is not None:
-        new.offer.tools = new.tools
+    cast("Offer", new.offer).tools = new.tools
     return new
 
 

@@ -316,9 +316,8 @@ class Bus:
             _observing.reset(token)
 
     def wake(self) -> None:
-        """Let the pump look again."""
-        if self.listening:
-            self._look.set()
+        """Let the pump look again; only of use while somebody listens."""
+        self._look.set()
 
     async def deliver_until(self, done: Callable[[], bool]) -> None:
         """Deliver what child tasks leave here until `done()`; they call `wake` when they end."""

@@ -269,7 +269,7 @@ def load(data: Iterable[Mapping[str, Any]]) -> list[Message]:
     Raises:
         ConfigurationError: for anything that is not such a message, with its place in the list.
     """
-    return [_read(item, place) for place, item in enumerate(data)]
+    return list(history_of(data))
 
 
 def _write(message: Message) -> dict[str, Any]:
@@ -313,8 +313,6 @@ def _write_part(part: Part) -> dict[str, Any]:
 
 
 def _read(item: object, place: int) -> Message:
-    if isinstance(item, Message):
-        return item
     try:
         return _read_message(cast("Mapping[str, Any]", item))
     except (LookupError, TypeError, ValueError, AttributeError, ConfigurationError, binascii.Error) as error:

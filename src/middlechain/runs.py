@@ -106,17 +106,14 @@ RUN: Scope[RunCall, Result] = Scope("run", RunCall, Result, _abandon, attach, _c
 
 async def _settle(run: Run, entry: Step, result: Result) -> None:
     """Make what was streamed say what the run layers made of the result."""
-    if run.streaming:
-        step = run.root or entry
-        if step.edge is not None:
-            await step.edge.settle_all(result.messages)
+    edge = (run.root or entry).edge
+    if edge is not None:
+        await edge.settle_all(result.messages)
 
 
 def _outcome(result: Result) -> str:
     if result.blocked:
         return "blocked"
-    if result.pending:
-        return "pending"
     return "completed" if result.stopped_by is None else "stopped"
 
 
