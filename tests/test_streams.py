@@ -11,6 +11,7 @@ from middlechain import (
     Agent,
     App,
     Assistant,
+    Context,
     FatalToolError,
     ReasoningDelta,
     Result,
