@@ -28,9 +28,22 @@ PAGE = (
         "chat",
         "registry",
         "tool_calls",
+        "admission",
         "tools",
     ),
-    *("values", "signature", "records", "context", "variables", "limits", "events", "chain", "messages", "errors"),
+    *(
+        "values",
+        "signature",
+        "records",
+        "context",
+        "bus",
+        "variables",
+        "limits",
+        "events",
+        "chain",
+        "messages",
+        "errors",
+    ),
 )
 OFF_THE_CORRIDOR = ("models", "cli", "testing", "helpdesk")  # these may import the page; the page never imports them
 FILES = sorted(

@@ -11,9 +11,9 @@ import anyio
 from typing_extensions import TypedDict, Unpack
 
 from middlechain.agent import Agent, Plan, plan_of
+from middlechain.bus import Bus, Observer
 from middlechain.chat import Model
 from middlechain.errors import ConfigurationError, ContractError
-from middlechain.events import Bus, Observer
 from middlechain.layers import KINDS, OneOrMore, Stack, read_layers
 from middlechain.limits import Limits
 from middlechain.messages import Input, Message, history_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
+from middlechain.bus import Observer
 from middlechain.chain import Layer, check_layer, name_of
 from middlechain.errors import ConfigurationError
-from middlechain.events import Observer
 from middlechain.tools import Tool
 
 if TYPE_CHECKING:

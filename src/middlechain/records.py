@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from anyio import CancelScope
 
+from middlechain.bus import Bus
 from middlechain.context import Context, State
 from middlechain.errors import ConfigurationError
-from middlechain.events import Bus, Origin
+from middlechain.events import Origin
 from middlechain.limits import Limits, Meter, Usage
 from middlechain.messages import Input, Message, User, user_message
 

@@ -10,8 +10,9 @@ from typing import Self, cast
 import anyio
 from anyio.abc import TaskGroup
 
+from middlechain.bus import was_cancelled
 from middlechain.errors import ContractError
-from middlechain.events import Event, was_cancelled
+from middlechain.events import Event
 from middlechain.results import Result
 
 __all__ = ["Stream"]

@@ -17,11 +17,12 @@ import anyio.lowlevel
 import anyio.to_thread
 from typing_extensions import TypedDict, Unpack
 
+from middlechain.admission import Admission
+from middlechain.bus import pump, was_cancelled
 from middlechain.chain import Scope, settle
 from middlechain.context import Context
 from middlechain.errors import FatalToolError, GuardrailDenied, LimitExceeded, ToolError
-from middlechain.events import LimitReached, pump, was_cancelled
-from middlechain.records import Step, step_of
+from middlechain.records import step_of
 from middlechain.signature import Arguments
 from middlechain.tools import Tool, ToolOutput
 from middlechain.values import consumed, fresh, text_of
@@ -261,58 +262,6 @@ def _attach(old: ToolCall, new: ToolCall) -> ToolCall:
 
 
 TOOL: Scope[ToolCall, ToolOutput] = Scope("tool", ToolCall, ToolOutput, attach=_attach)
-
-
-class Admission:
-    """Lets the tool calls of one reply through the limits together or not at all.
-
-    The first one to arrive asks for all that the reply may run, whichever it is; those that end without having run
-    give their place back.
-    """
-
-    __slots__ = ("_expected", "_places", "_refusal", "_settled", "_step")
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-        self._expected: tuple[Ticket, ...] = ()
-        self._settled: tuple[Ticket, ...] = ()
-        self._places: list[Ticket] | None = None  # given and not used yet
-        self._refusal: LimitExceeded | None = None
-
-    def expect(self, ticket: Ticket) -> None:
-        """One more call of the reply that will run unless a layer answers it."""
-        self._expected += (ticket,)
-
-    async def enter(self, ticket: Ticket) -> None:
-        """Called where the tool is about to run.
-
-        Raises:
-            LimitExceeded: when the limits do not allow it.
-        """
-        if self._refusal is not None:
-            raise self._refusal
-        try:
-            if self._places is None and ticket in self._expected:
-                self._step.meter.reserve_tools(len(self._expected))
-                self._places = list(self._expected)
-                for settled in self._settled:
-                    self.settle(settled)
-            elif self._places is None or ticket not in self._places:
-                self._step.meter.reserve_tools(1)  # a call that a layer repaired or repeats
-                return
-        except LimitExceeded as error:
-            self._refusal = error
-            await self._step.emit(LimitReached, error.limit, error.value)
-            raise
-        self._places.remove(ticket)
-
-    def settle(self, ticket: Ticket) -> None:
-        """Called when the call has ended, however."""
-        if self._places is None:
-            self._settled += (ticket,)
-        elif ticket in self._places:
-            self._places.remove(ticket)
-            self._step.meter.add_tools(-1)
 
 
 async def run_tool(call: ToolCall) -> ToolOutput:

@@ -9,16 +9,17 @@ from typing import Any, TypeVar, cast
 
 import anyio
 
+from middlechain.admission import Admission
+from middlechain.bus import pump
 from middlechain.chain import Handler, Scope, name_of, settle
 from middlechain.chat import CHAT, CUT_OFF, ChatCall, ChatReply, Model, Offer, Send, ask_model, discard
 from middlechain.errors import WrongReturn
-from middlechain.events import ModelFinished, ModelStarted, ToolFinished, ToolStarted, pump
+from middlechain.events import ModelFinished, ModelStarted, ToolFinished, ToolStarted
 from middlechain.messages import Assistant, Message, System, ToolMessage, ToolUse
 from middlechain.records import Step
 from middlechain.registry import model_named
 from middlechain.tool_calls import (
     TOOL,
-    Admission,
     Ticket,
     ToolCall,
     ToolResult,
