@@ -118,9 +118,7 @@ def fresh(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    "name", ["openai", "httpx", "httpx2", "structlog", "pydantic", "asyncio", "trio", "typer", "rich"]
-)
+@pytest.mark.parametrize("name", ["openai", "httpx", "httpx2", "structlog", "pydantic", "trio", "typer", "rich"])
 def test_import_middlechain_does_not_import(name: str) -> None:
     assert fresh(f"import sys, middlechain; print({name!r} in sys.modules)") == "False"
 
