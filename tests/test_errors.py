@@ -290,7 +290,7 @@ BUILT_WRONGLY: list[tuple[str, str, Callable[[], Any]]] = [
     ("Layers()", "Layers(chat=log)", lambda: Layers()),
     ("7", "or a list of them", lambda: App().use(chat=7)),  # type: ignore[arg-type]
     ("only=", "a predicate of the call", lambda: App().use(chat=bare, only=7)),
-    ("'shout'", "run, agent, chat, tool", lambda: App().middleware("shout")),
+    ("'shout'", "run, agent, chat, tool", lambda: App().middleware("shout")),  # type: ignore[arg-type]
     ("observe()", "a callable that takes an event", lambda: App().observe(7)),  # type: ignore[arg-type]
     ("'nope:x'", "'middlechain.models'", lambda: Agent(model="nope:x")),
     ("7", "async chat(call)", lambda: App(model=7)),  # type: ignore[arg-type]

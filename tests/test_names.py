@@ -227,7 +227,7 @@ async def test_an_unknown_keyword_of_a_run_is_refused_by_name(go: Go, given: str
 
 def test_an_unknown_keyword_of_an_app_or_a_tool_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match=r"'modle'.*model"):
-        App(modle="demo")
+        App(modle="demo")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"'descripton'.*description"):
         tool(descripton="x")(keep)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="shat"):
@@ -239,7 +239,7 @@ def test_an_unknown_keyword_of_an_app_or_a_tool_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: App(agents=Agent()),
+        lambda: App(agents=Agent()),  # type: ignore[arg-type]
         lambda: App(limits=3),  # type: ignore[arg-type]
         lambda: Agent(middleware=Layers(chat=keep)),  # type: ignore[arg-type]
         lambda: Agent(tools=ping),  # type: ignore[arg-type]
@@ -340,7 +340,7 @@ def test_h8_an_agent_does_not_run_by_itself_and_the_error_says_how(name: str, in
     assert str(caught.value).endswith(instead)
     assert not hasattr(Agent(), name)
     with pytest.raises(AttributeError, match="'walk'"):
-        Agent().walk  # noqa: B018
+        Agent().walk  # type: ignore[attr-defined]  # noqa: B018
 
 
 # Two of one name, unknown targets

@@ -79,7 +79,7 @@ def test_m12_a_class_in_place_of_an_object_is_refused_with_the_fix() -> None:
 
 def test_an_unknown_scope_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match="no scope 'model'; give one of run, agent, chat, tool"):
-        App().middleware("model")
+        App().middleware("model")  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio
@@ -152,7 +152,7 @@ async def test_m2_only_limits_a_layer(go: Go, row: tuple[str, Any, tuple[int, ..
     INSTANCE.model, INSTANCE.middleware = model([ToolUse("ping")], "done"), []
     if form == "middleware":
         for scope in scopes:
-            app.middleware(scope, only=only)(layers[scope])
+            app.middleware(scope, only=only)(layers[scope])  # type: ignore[arg-type]
     elif form == "use":
         app.use(**layers, only=only)
     else:

@@ -93,11 +93,12 @@ def test_a_tool_call_is_made_of_a_name_and_arguments() -> None:
 
 @pytest.mark.anyio
 async def test_the_runtime_fills_in_the_rest_of_a_result(go: Go) -> None:
-    async def answer(call: RunCall | AgentCall, next: Any) -> Result:
+    async def answer(call: Any, next: Any) -> Any:
         return Result("hi")
 
     for scope in ("run", "agent"):
-        result = await go(App().use(**{scope: answer}), Agent(name="a"), "q", run_id="r1", state="s")
+        layers: dict[str, Any] = {scope: answer}
+        result = await go(App().use(**layers), Agent(name="a"), "q", run_id="r1", state="s")
         assert (result.text, result.agent, result.run_id, result.state) == ("hi", "a", "r1", "s")
         assert result.finish_reason == "stop"
         assert result.messages == (User("q"), Assistant("hi", finish_reason="stop"))

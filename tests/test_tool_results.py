@@ -8,7 +8,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from enum import Enum, IntEnum, StrEnum
@@ -433,7 +433,7 @@ async def test_t6_each_tool_is_cut_by_its_own_limit(go: Go) -> None:
 
 
 async def test_section_1_a_str_from_a_layer_is_a_tool_output(go: Go) -> None:
-    async def short(call: ToolCall, next: Next[ToolCall, ToolOutput]) -> Mapping[str, Any] | str:
+    async def short(call: ToolCall, next: Next[ToolCall, ToolOutput]) -> str:
         return "from a layer"
 
     lab = Lab(yielding("a", is_async=True))

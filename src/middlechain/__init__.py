@@ -1,4 +1,4 @@
-"""One calling contract for LLM agents: middleware, hooks and guardrails that hold in `run` and in `stream` alike.
+"""One calling contract for LLM agents: middleware and hooks that hold in `run` and in `stream` alike.
 
 Start with `App` and `Agent`; `chain.py` is the room to read first.
 """

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from typing_extensions import TypedDict, Unpack
 
@@ -101,7 +101,7 @@ class Agent(AgentHooks):
     Args:
         name: default: the name of the class.
         model: who answers: an object with `chat`, or a name such as `"openai:gpt-5"` or `"demo"`; default: the app's.
-        instructions: the system prompt: text, the path of a text file, or a callable of `ctx`; default: none.
+        instructions: the system prompt: text, the `pathlib.Path` of a text file, or a callable of `ctx`; default: none.
         tools: what the model may call.
         hooks: objects with any of the hook methods, or mappings of hook name to function.
         settings: how the model is to answer.
@@ -149,10 +149,12 @@ class Agent(AgentHooks):
         if name in _OPTIONS:
             vars(self).pop("_plan", None)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _CALLERS:
-            raise AttributeError(f"an agent does not run by itself; write {_CALLERS[name]}", name=name, obj=self)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+    if not TYPE_CHECKING:  # or a type checker would take any attribute for one
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _CALLERS:
+                raise AttributeError(f"an agent does not run by itself; write {_CALLERS[name]}", name=name, obj=self)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     @property
     def ctx(self) -> Context[Any]:
@@ -307,6 +309,10 @@ def _functions(source: object, owner: str) -> Mapping[str, Callable[..., Any]]:
                     f"map the name of a hook ({', '.join(HOOKS)}) to a function"
                 )
         return cast("Mapping[str, Callable[..., Any]]", source)
+    if isinstance(source, type):
+        raise ConfigurationError(
+            f"the hooks of {owner} have the class {source.__name__}; give an object of it: {source.__name__}()"
+        )
     _check_hook_names(
         [name for name in dir(source) if name != "on_event"], f"{type(source).__name__} in the hooks of {owner}"
     )

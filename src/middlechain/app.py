@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Never, Self, TypeAlias, TypeVar
 
 import anyio
 from typing_extensions import TypedDict, Unpack
 
 from middlechain.agent import Agent, Plan, plan_of
 from middlechain.bus import Bus, Observer
-from middlechain.chat import Model
+from middlechain.chat import ChatCall, ChatReply, Model
 from middlechain.errors import ConfigurationError, ContractError
 from middlechain.layers import KINDS, OneOrMore, Stack, read_layers
 from middlechain.limits import Limits
 from middlechain.messages import Input, Message, history_of
 from middlechain.records import Run
 from middlechain.registry import check_model
-from middlechain.results import Result
+from middlechain.results import AgentCall, Result, RunCall
 from middlechain.runs import execute
 from middlechain.steps import Delegation
 from middlechain.streams import Stream
+from middlechain.tool_calls import ToolCall
+from middlechain.tools import ToolOutput
 
 __all__ = ["App", "RunOptions", "Target", "run"]
 
@@ -76,7 +78,7 @@ class App:
         model: Model | str | None = None,
         agents: Iterable[Agent | type[Agent]] = (),
         limits: Limits | None = None,
-        **unknown: Any,
+        **unknown: Never,
     ) -> None:
         _refuse(unknown, "App()", ("name", "model", "agents", "limits"))
         check_model(model, f"the app {name!r}")
@@ -91,10 +93,10 @@ class App:
     def use(
         self,
         *bundles: object,
-        run: OneOrMore = None,
-        agent: OneOrMore = None,
-        chat: OneOrMore = None,
-        tool: OneOrMore = None,
+        run: OneOrMore[RunCall, Result] = None,
+        agent: OneOrMore[AgentCall, Result] = None,
+        chat: OneOrMore[ChatCall, ChatReply] = None,
+        tool: OneOrMore[ToolCall, ToolOutput] = None,
         only: Any = None,
     ) -> Self:
         """Register layers. The first one registered is the outermost; runs that have begun are not affected.
@@ -113,14 +115,14 @@ class App:
         Raises:
             ConfigurationError: for a function without its scope, or something that is no layer.
         """
-        layers = {"run": run, "agent": agent, "chat": chat, "tool": tool}
+        layers: dict[str, Any] = {"run": run, "agent": agent, "chat": chat, "tool": tool}
         registrations, observers = read_layers(bundles, layers, only, "app.use()")
         if not registrations and not observers:
             raise ConfigurationError("app.use() got no layer; give it one, such as app.use(chat=log)")
         self._stack = self._stack.with_more(registrations, observers)
         return self
 
-    def middleware(self, scope: str, only: Any = None) -> Callable[[F], F]:
+    def middleware(self, scope: Literal["run", "agent", "chat", "tool"], only: Any = None) -> Callable[[F], F]:
         """The decorator form of `use`: `@app.middleware("chat")`.
 
         Args:
@@ -128,10 +130,13 @@ class App:
             only: as in `use`.
         """
         if scope not in KINDS:
-            raise ConfigurationError(f"there is no scope {scope!r}; give one of {', '.join(KINDS)}")
+            raise ConfigurationError(
+                f'there is no scope {scope!r:.60}; give one of {", ".join(KINDS)}, such as @app.middleware("chat")'
+            )
 
         def register(layer: F) -> F:
-            self.use(only=only, **{scope: layer})
+            layers: dict[str, Any] = {scope: layer}
+            self.use(only=only, **layers)
             return layer
 
         return register

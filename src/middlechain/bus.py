@@ -6,14 +6,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from itertools import count
+from traceback import format_exc
 from typing import Any, Protocol, TypeAlias
 
 import anyio
 
-from middlechain.chain import settle
+from middlechain.chain import name_of, settle
 from middlechain.events import Event, Origin
 
-__all__ = ["Bus", "Observer", "Sink", "pump", "was_cancelled"]
+__all__ = ["Bus", "Observer", "Sink", "log_failure", "pump", "was_cancelled"]
 
 Observer: TypeAlias = Callable[[Event], Any]
 
@@ -133,7 +134,7 @@ class Bus:
                 try:
                     await settle(observer(event))
                 except Exception:  # noqa: BLE001 - an observer cannot harm the run; cancellation and interrupts do pass
-                    _log_observer(observer, event)
+                    log_failure("an observer failed", observer=name_of(observer), event_type=event.type)
         finally:
             _observing.reset(token)
 
@@ -167,12 +168,14 @@ class Bus:
 _observing: ContextVar[bool] = ContextVar("middlechain_observing", default=False)
 
 
-def _log_observer(observer: Observer, event: Event) -> None:
+def log_failure(what: str, **about: str) -> None:
+    """Log the exception that is being handled, and that the run goes on.
+
+    The text of the traceback is logged, since a renderer may print local variables with one, secrets included.
+    """
     import structlog
 
-    structlog.get_logger("middlechain").exception(
-        "an observer failed; the run goes on without it", observer=repr(observer), event_type=event.type
-    )
+    structlog.get_logger("middlechain").error(what, **about, exception=format_exc())
 
 
 async def pump(bus: Bus, *children: Callable[[], Coroutine[Any, Any, None]]) -> None:

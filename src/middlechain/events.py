@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from middlechain.chat import ChatReply
+    from middlechain.results import Result
+    from middlechain.tool_calls import ToolCall
+    from middlechain.tools import ToolOutput
 
 __all__ = [
     "AgentFinished",
@@ -124,22 +130,22 @@ class ModelStarted(Event):
 class ModelFinished(Event):
     """The reply of a turn as it left the chat layers (a `ChatReply`), or None if it failed."""
 
-    reply: Any = None
+    reply: ChatReply | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted(Event):
     """A tool call (a `ToolCall`) as the model made it, before hooks and layers."""
 
-    call: Any
+    call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFinished(Event):
     """What came of a tool call: the `ToolOutput` that history gets, or None if the call ended the step."""
 
-    call: Any
-    output: Any = None
+    call: ToolCall
+    output: ToolOutput | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +168,7 @@ class CustomEvent(Event):
 class AgentFinished(Event):
     """The step's `Result`, or None if it failed."""
 
-    result: Any = None
+    result: Result | None = None
 
 
 @dataclass(frozen=True, slots=True)

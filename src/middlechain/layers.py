@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from middlechain.bus import Observer
-from middlechain.chain import Layer, check_layer, name_of
+from middlechain.chain import Layer, Next, check_layer, name_of
 from middlechain.errors import ConfigurationError
 from middlechain.tools import Tool
 
 if TYPE_CHECKING:
     from middlechain.agent import Plan
+    from middlechain.chat import ChatCall, ChatReply
+    from middlechain.results import AgentCall, Result, RunCall
+    from middlechain.tool_calls import ToolCall
+    from middlechain.tools import ToolOutput
 
 __all__ = ["Layers", "Registration", "Stack", "read_layers"]
 
 KINDS = ("run", "agent", "chat", "tool")
 _LATER = ("start", "stop")
 
-OneOrMore: TypeAlias = Layer | Iterable[Layer] | None
+Call = TypeVar("Call")
+Answer = TypeVar("Answer")
+Typed: TypeAlias = Callable[[Call, Next[Call, Answer]], Answer | str | Awaitable[Answer | str | None] | None]
+OneOrMore: TypeAlias = Typed[Call, Answer] | Sequence[Typed[Call, Answer]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +43,10 @@ class Layers:
         only: agents, tools, names of either, or a predicate of the call; default: no limit.
     """
 
-    run: OneOrMore = field(default=None, kw_only=True)
-    agent: OneOrMore = field(default=None, kw_only=True)
-    chat: OneOrMore = field(default=None, kw_only=True)
-    tool: OneOrMore = field(default=None, kw_only=True)
+    run: OneOrMore[RunCall, Result] = field(default=None, kw_only=True)
+    agent: OneOrMore[AgentCall, Result] = field(default=None, kw_only=True)
+    chat: OneOrMore[ChatCall, ChatReply] = field(default=None, kw_only=True)
+    tool: OneOrMore[ToolCall, ToolOutput] = field(default=None, kw_only=True)
     only: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -100,7 +107,7 @@ class Registration:
 
 
 def read_layers(
-    bundles: Iterable[object], layers: Mapping[str, OneOrMore], only: Any, where: str
+    bundles: Iterable[object], layers: Mapping[str, Any], only: Any, where: str
 ) -> tuple[list[Registration], list[Observer]]:
     """The layers and observers in what was given to `where`, in nesting order.
 
@@ -134,7 +141,7 @@ def read_layers(
     return registrations + _bare(layers, limit, where), observers
 
 
-def _bare(layers: Mapping[str, OneOrMore], only: Only | None, where: str) -> list[Registration]:
+def _bare(layers: Mapping[str, Any], only: Only | None, where: str) -> list[Registration]:
     registrations = []
     for kind, given in layers.items():
         for layer in [] if given is None else given if isinstance(given, list | tuple) else [given]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import anyio
 
-from middlechain.chain import Scope, settle
+from middlechain.bus import log_failure
+from middlechain.chain import Scope, name_of, settle
 from middlechain.events import LimitReached, Origin, RunFinished, RunStarted
 from middlechain.limits import exceeded
 from middlechain.messages import Input, Message
@@ -127,6 +128,6 @@ async def _finish(entry: Step, outside: Origin, outcome: str) -> None:
             callback = run.deferred.pop()
             try:
                 await settle(callback())
-            except Exception:  # the others must have their turn, and the run has its outcome
-                entry.ctx.log.exception("a deferred callback failed", callback=repr(callback))
+            except Exception:  # noqa: BLE001 - the others must have their turn, and the run has its outcome
+                log_failure("a deferred callback failed", callback=name_of(callback), run_id=run.id)
         await run.bus.emit(outside, RunFinished, outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import anyio
@@ -37,7 +38,7 @@ def plan_for(run: Run, target: object) -> Plan:
     if isinstance(target, type) and issubclass(target, Agent):
         agent = run.instances.get(target)
         if agent is None:
-            agent = run.instances[target] = target()
+            agent = run.instances[target] = _object_of(target)
             plan = plan_of(agent)
             plan.key = None if "middleware" in vars(agent) else target
         return plan_of(agent)
@@ -46,6 +47,16 @@ def plan_for(run: Run, target: object) -> Plan:
     raise ConfigurationError(
         f"the target of a run is {target!r:.80}; give an agent, an agent class, or the name of one"
     )
+
+
+def _object_of(cls: type[Agent]) -> Agent:
+    try:
+        signature(cls).bind()
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{cls.__name__} cannot be made without arguments ({error}); give an object of it: {cls.__name__}(...)"
+        ) from error
+    return cls()
 
 
 def step_for(run: Run, plan: Plan, *, caller: Step | None, history: tuple[Message, ...] = ()) -> Step:

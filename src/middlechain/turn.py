@@ -13,7 +13,7 @@ from middlechain.admission import Admission
 from middlechain.bus import pump
 from middlechain.chain import Handler, Scope, name_of, settle
 from middlechain.chat import CHAT, CUT_OFF, ChatCall, ChatReply, Model, Offer, Send, ask_model, discard
-from middlechain.errors import WrongReturn
+from middlechain.errors import ToolError, WrongReturn
 from middlechain.events import ModelFinished, ModelStarted, ToolFinished, ToolStarted
 from middlechain.messages import Assistant, Message, System, ToolMessage, ToolUse
 from middlechain.records import Step
@@ -192,7 +192,11 @@ async def _dispatch(step: Step, call: ToolCall) -> ToolOutput:
         output = await chain_of(step, TOOL, run_tool)(call)
         if step.plan.hooks["after_tool"]:
             output = await _after_tool(step, call, output)
-    except Exception:  # only to say that the call has ended; it goes on unchanged
+    except Exception as error:  # only to say that the call has ended; it goes on unchanged
+        if isinstance(error, ToolError):
+            error.add_note(
+                "it left a hook or a layer; to refuse a call there, return ToolOutput(reason, is_error=True)"
+            )
         with anyio.CancelScope(shield=True):  # a sibling that fails meanwhile must not take its place
             await step.emit(ToolFinished, call, None)
         raise
