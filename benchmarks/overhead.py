@@ -3,7 +3,7 @@
 Each workload runs on middlechain and on `Bare`, a hand-written loop, in one process and in turn, with models that
 answer at once. The table gives the median time of either side and the median of the rounds' ratios: the times are those
 of this machine, the ratios carry over. Times are processor time, which other processes disturb less, but for W3, which
-waits. The budgets are those of `performance.md`. Many runs at once, memory and imports are not measured here.
+waits. The budgets are in `README.md` beside this file. Many runs at once, memory and imports are not measured here.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class Instant:
     async def chat(self, call: mc.ChatCall) -> mc.ChatReply:
         """Answer."""
         if len(call.messages) < self._until:
-            return mc.ChatReply("", tuple([mc.ToolUse(self._tool, ARGUMENTS, id) for id in self._ids]))
-        return mc.ChatReply(ANSWER)
+            uses = tuple([mc.ToolUse(self._tool, ARGUMENTS, id) for id in self._ids])
+            return mc.ChatReply("", uses, finish_reason="tool_calls")
+        return mc.ChatReply(ANSWER, finish_reason="stop")
 
 
 class Talker:
@@ -163,8 +164,8 @@ class Bare:
 
     It keeps a list of messages, gives the model a request with them, looks a tool up in a dict, reads its arguments
     with `json.loads` and writes its output with `json.dumps`, runs several with `asyncio.gather` and one alone without
-    a task, and returns the text with the messages. Layers are closures, composed once. Records are small dataclasses
-    that check nothing. It has no run record, events, limits, hooks or context variables, no task for a tool to cancel,
+    a task, and returns the text with the messages. Layers are closures, nested for each run, as in a loop whose
+    endpoints close over the run (or `once`, where one crossing alone is compared). Records are small dataclasses that check nothing. It has no run record, events, limits, hooks or context variables, no task for a tool to cancel,
     no check of arguments or of what layers return, and no error becomes a result.
 
     Its stream is two nested async generators, the model's and the loop's, with no queue and no task. The layers wrap
@@ -172,13 +173,18 @@ class Bare:
     `async for` can cost. Layers that handed on each delta in generators of their own would cost more for each.
     """
 
-    def __init__(self, until: int = 0, tool: str = "add", parallel: int = 1, layers: int = 0) -> None:
+    def __init__(
+        self, until: int = 0, tool: str = "add", parallel: int = 1, layers: int = 0, once: bool = False
+    ) -> None:
         self._until, self._tool_name = until, tool
         self._ids = [f"call_{n}" for n in range(parallel)]
         self._tools = {"add": add, "add_slowly": add_slowly}
-        self._chat: Inner[Request, Said] = fold([bare_silent] * layers, self._model)
-        self._tool: Inner[Use, Said] = fold([bare_silent] * layers, self._call_tool)
+        self._layers = [bare_silent] * layers
+        self._nested = self._nest() if once else None
         self._open: Inner[Request, AsyncIterator[Piece]] = fold([bare_silent] * layers, self._talker)
+
+    def _nest(self) -> tuple[Inner[Request, Said], Inner[Use, Said]]:
+        return fold(self._layers, self._model), fold(self._layers, self._call_tool)
 
     async def _model(self, request: Request) -> Said:
         if len(request.messages) < self._until:
@@ -199,15 +205,16 @@ class Bare:
     async def run(self, text: str, history: Sequence[Said] = ()) -> Told:
         """Turns until there is an answer."""
         messages = [*history, Said("user", text)]
+        chat, tool = self._nested or self._nest()
         while True:
-            reply = await self._chat(Request(messages, self._tools))
+            reply = await chat(Request(messages, self._tools))
             messages.append(reply)
             if not reply.uses:
                 return Told(reply.content, messages)
             if len(reply.uses) == 1:
-                messages.append(await self._tool(reply.uses[0]))
+                messages.append(await tool(reply.uses[0]))
             else:
-                messages += await asyncio.gather(*map(self._tool, reply.uses))
+                messages += await asyncio.gather(*map(tool, reply.uses))
 
     async def stream(self, text: str) -> AsyncIterator[Piece]:
         """The pieces of one turn."""
@@ -314,11 +321,14 @@ async def measure(quick: bool) -> list[Row]:
     for layers in LAYERS:
         ours = partial(app.run, agent(Instant(3), layers), "hi")
         pairs.append((ours, partial(Bare(3, layers=layers).run, "hi"), 50, 500))
-    w1, *w2 = await sample(pairs, 100 // share)
+    for layers in (LAYERS[0], LAYERS[-1]):
+        ours = partial(app.run, agent(Instant(3), layers), "hi")
+        pairs.append((ours, partial(Bare(3, layers=layers, once=True).run, "hi"), 50, 500))
+    w1, *w2, without, with_all = await sample(pairs, 100 // share)
     rows.append(row("W1 turn: message in, text out", w1, 35))
     for layers, one in zip(LAYERS, w2, strict=True):
         rows.append(row(f"W2 one tool call, {layers} layers", one, {0: 20.0, 50: 8.0}.get(layers)))
-    rows.append(row("   one layer crossing", slope(w2[0], w2[-1], LAYERS[-1] * CROSSINGS), 6))
+    rows.append(row("   one layer crossing", slope(without, with_all, LAYERS[-1] * CROSSINGS), 6))
 
     ours = partial(app.run, agent(Instant(2, "add_slowly", PARALLEL)), "hi")
     pairs = [(ours, partial(Bare(2, "add_slowly", PARALLEL).run, "hi"), 1, 1)]

@@ -71,16 +71,17 @@ _FRESH, _RUNNING, _DONE, _FAILED, _LEFT = "fresh", "running", "done", "failed", 
 class Continuation(Generic[Call, Answer]):
     """The `next` of one crossing. The handler further in reports to it how it was used."""
 
-    # Most of these keep their defaults at most crossings, so they are set where they change.
-    state = _FRESH
-    answer: Answer | None = None  # of the last success
-    failure: BaseException | None = None  # of the last attempt that raised
-    made: Coroutine[Any, Any, Answer] | None = None
-    more: tuple[Coroutine[Any, Any, Answer], ...] = ()  # those made after the first
+    __slots__ = ("answer", "call", "failure", "made", "place", "state")
+
+    failure: BaseException  # of the last attempt that raised; not there before one has
 
     def __init__(self, place: Place[Call, Answer], call: Call) -> None:
         self.place = place
         self.call = call
+        self.state = _FRESH
+        self.answer: Answer | None = None  # of the last success
+        # What next() made: nothing, one coroutine, or (rarely) a list of them.
+        self.made: Coroutine[Any, Any, Answer] | list[Coroutine[Any, Any, Answer]] | None = None
 
     def __call__(self, call: Call | None = None, /) -> Coroutine[Any, Any, Answer]:
         if call is None:
@@ -91,8 +92,11 @@ class Continuation(Generic[Call, Answer]):
         if self.made is None:
             self.made = going
         else:
-            self.more += (going,)
+            self.made = [*self._all_made(), going]
         return going
+
+    def _all_made(self) -> list[Coroutine[Any, Any, Answer]]:
+        return self.made if isinstance(self.made, list) else [] if self.made is None else [self.made]
 
     async def begin_again(self, call: Call) -> None:
         """`next()` goes on once more: refuse it, or take back what the last attempt sent."""
@@ -128,8 +132,8 @@ class Continuation(Generic[Call, Answer]):
     def close(self) -> str:
         """Close the door behind the layer, and say how it left."""
         state, self.state = self.state, _LEFT
-        for going in (self.made, *self.more):
-            if going is not None and inspect.getcoroutinestate(going) == inspect.CORO_CREATED:
+        for going in self._all_made():
+            if inspect.getcoroutinestate(going) == inspect.CORO_CREATED:
                 going.close()
                 state = _FRESH
         return state
@@ -153,7 +157,7 @@ class Continuation(Generic[Call, Answer]):
         raise NothingReturned(
             f"the {scope.name} layer {name_of(self.place.layer)!r} returned None without a successful next(); "
             f"return await next(), or {scope.an_answer}"
-        ) from self.failure
+        ) from getattr(self, "failure", None)
 
 
 class Place(Generic[Call, Answer]):
@@ -236,7 +240,7 @@ class Scope(Generic[Call, Answer]):
                     value = await value
                 if type(value) is not expected and value is not None:
                     value = await settle(value)
-                if next.state is _DONE and not next.more:  # as most layers do, so without a call
+                if next.state is _DONE and type(next.made) is CoroutineType:  # as most layers do, so without a call
                     next.state = _LEFT
                 else:
                     next.leave()

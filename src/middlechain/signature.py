@@ -50,17 +50,21 @@ class Signature:
             checked = self.model.__pydantic_validator__.validate_python(args)
         except ValidationError as error:
             raise ValueError(_explain(error)) from error
-        set_ones = checked.model_fields_set
-        values = vars(checked)
-        given = {name: values[field] for name, field in self.fields.items() if field in set_ones}
-        seen = args if _same(args, given) else self._as_data(checked, args)
-        return Arguments(given, seen)
+        given: dict[str, Any] = {}
+        same = True
+        for name, value in args.items():
+            given[name] = read = getattr(checked, self.fields[name])
+            if type(read) is not type(value) or type(read) not in _SCALARS:
+                same = False
+        return Arguments(given, args if same else self._as_data(checked, args))
 
     def bind(self, given: Mapping[str, Any], ctx: Context[Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments by position and by keyword, the context among them."""
         named = dict(given)
         if self.context is not None:
             named[self.context] = ctx
+        if not self.positional:
+            return [], named
         last = max((place for place, name in enumerate(self.positional) if name in named), default=-1)
         by_position = list(self.positional.items())[: last + 1]
         return [named.pop(name, default) for name, default in by_position], named
@@ -69,11 +73,6 @@ class Signature:
         """The arguments as JSON-like data after pydantic has read them; as they came where that would lose anything."""
         data = checked.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
         return data if self.model.model_validate(data) == checked else args
-
-
-def _same(args: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Whether plain arguments are what they were, which most are."""
-    return all(type(value) in _SCALARS and type(args[name]) is type(value) for name, value in given.items())
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})

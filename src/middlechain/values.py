@@ -43,6 +43,8 @@ def text_of(value: Any) -> str:
     """
     if type(value) is str and value.isascii():
         return value
+    if type(value) is int:
+        return str(value)
     try:
         plain = plain_of(value)
     except RecursionError as error:
