@@ -165,8 +165,9 @@ class Bare:
     It keeps a list of messages, gives the model a request with them, looks a tool up in a dict, reads its arguments
     with `json.loads` and writes its output with `json.dumps`, runs several with `asyncio.gather` and one alone without
     a task, and returns the text with the messages. Layers are closures, nested for each run, as in a loop whose
-    endpoints close over the run (or `once`, where one crossing alone is compared). Records are small dataclasses that check nothing. It has no run record, events, limits, hooks or context variables, no task for a tool to cancel,
-    no check of arguments or of what layers return, and no error becomes a result.
+    endpoints close over the run (or `once`, where one crossing alone is compared). Records are small dataclasses that
+    check nothing. It has no run record, events, limits, hooks or context variables, no task for a tool to cancel, no
+    check of arguments or of what layers return, and no error becomes a result.
 
     Its stream is two nested async generators, the model's and the loop's, with no queue and no task. The layers wrap
     the call that opens the model's generator, so none of them is on the path of a delta: about the least that

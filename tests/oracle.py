@@ -159,7 +159,7 @@ class Oracle:
     def limit(self, reply: Said | None) -> Said:
         if not self.scenario.stops:
             raise Limit
-        messages = [*self.recorded, *([("assistant", reply.text)] if reply else [])]
+        messages = [*self.recorded, *([("assistant", reply.text)] if reply and (reply.text or reply.reasoning) else [])]
         texts = [text for role, text in messages if role == "assistant"]
         return Said(texts[-1] if texts else "", messages=messages)
 

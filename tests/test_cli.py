@@ -12,10 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import tty
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import structlog
@@ -53,7 +56,8 @@ def order_status(order_id: int) -> str:
     print("looking", order_id)
     return f"order {order_id} is shipped"
 
-app = App(model="demo", agents=[Agent(name="desk", tools=[order_status]), Agent(name="porter")])
+porter = Agent(name="porter")
+app = App(model="demo", agents=[Agent(name="desk", tools=[order_status]), porter])
 '''
 
 Write = Callable[[str], str]
@@ -93,6 +97,71 @@ def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]
     """The real command line in a process of its own."""
     command = [sys.executable, "-m", "middlechain", *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, **options)
+
+
+@contextmanager
+def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """The real command line while it runs, with the default handling of Ctrl-C, whatever the one here is.
+
+    It is killed when the block ends and after a minute at the latest, so that nothing that reads from it or waits for
+    it can hang.
+    """
+    # A process inherits that a signal is ignored (nohup and background jobs ignore this one), and no other handling
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        running = subprocess.Popen([sys.executable, "-m", "middlechain", *arguments], text=True, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with running:
+        watchdog = threading.Timer(60, running.kill)
+        watchdog.start()
+        try:
+            yield running
+        finally:
+            watchdog.cancel()
+            running.kill()
+
+
+class PseudoTerminal:
+    """A terminal for a process to write to. It hands on what it gets as it is."""
+
+    def __init__(self) -> None:
+        self._leader, self.follower = pty.openpty()
+        tty.setraw(self.follower)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        os.close(self._leader)
+
+    def read(self, size: int) -> str:
+        return os.read(self._leader, size).decode()
+
+    def read_all(self) -> str:
+        """All that comes until the other side is closed."""
+        output = b""
+        try:
+            while part := os.read(self._leader, 65536):
+                output += part
+        except OSError:  # Linux says so when the other side is closed
+            pass
+        return output.decode()
+
+    @contextmanager
+    def shows(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+        """The real command line while it runs and writes here."""
+        with started(*arguments, stdout=self.follower, **options) as running:
+            os.close(self.follower)
+            yield running
+
+
+def on_a_terminal(*arguments: str) -> tuple[int, str, str]:
+    """The exit code of the real command line, what it writes to a terminal, and what to standard error beside it."""
+    with PseudoTerminal() as screen, screen.shows(*arguments, stderr=subprocess.PIPE) as running:
+        out = screen.read_all()
+        _, err = running.communicate()
+    return running.returncode, out, err
 
 
 def failing(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
@@ -162,28 +231,36 @@ def test_the_model_option_wins_over_the_agents_own_and_over_layers(
     assert capsys.readouterr().out == f"You said: hi {ABOUT}\n"
 
 
-def test_s3_text_is_out_before_the_model_goes_on_also_in_a_pipe(write: Write) -> None:
+def test_s3_on_a_terminal_text_is_out_before_the_model_goes_on(write: Write) -> None:
     target = write("""
         from middlechain.testing import ScriptedModel
         model = ScriptedModel(lambda call: ["first ", anyio.to_thread.run_sync(sys.stdin.readline), "second"])
         app = App(agents=[Agent(name="a", model=model)])
     """)
-    command = [sys.executable, "-m", "middlechain", "run", target, "hi"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        assert running.stdout.read(6) == "first "
-        assert running.communicate("go on\n", timeout=60)[0] == "second\n"
+    with PseudoTerminal() as screen, screen.shows("run", target, "hi", stdin=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        assert screen.read(6) == "first "
+        running.stdin.write("go on\n")
+        running.stdin.close()
+        assert screen.read_all() == "second\n"
+        assert running.wait() == 0
 
 
-def test_texts_of_several_turns_are_separated_by_a_blank_line(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    target = write("""
-        from middlechain.testing import ScriptedModel
-        def look() -> str: return "seen"
-        model = ScriptedModel([["Let me", " look.", ToolUse("look")], ["Found", " it.\\n"]])
-        app = App(agents=[Agent(name="a", model=model, tools=[look])])
-    """)
-    assert main(["run", target, "hi"]) == 0
-    assert capsys.readouterr() == ("Let me look.\n\nFound it.\n", "")
+LOOK = """
+    from middlechain.testing import ScriptedModel
+    def look() -> str: return "seen"
+    model = ScriptedModel([["Let me", " look.", ToolUse("look")], ["Found", " it.\\n"]])
+    app = App(agents=[Agent(name="a", model=model, tools=[look])])
+"""
+
+
+def test_on_a_terminal_texts_of_several_turns_are_separated_by_a_blank_line(write: Write) -> None:
+    assert on_a_terminal("run", write(LOOK), "hi") == (0, "Let me look.\n\nFound it.\n", "")
+
+
+def test_a_pipe_gets_the_final_answer_alone_with_one_newline(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", write(LOOK), "hi"]) == 0
+    assert capsys.readouterr() == ("Found it.\n", "")
 
 
 def test_steps_within_steps_are_not_the_answer(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,35 +275,43 @@ def test_steps_within_steps_are_not_the_answer(write: Write, capsys: pytest.Capt
     assert capsys.readouterr().out == "outer words\n"
 
 
-def test_s1_what_was_retracted_is_said_to_be_and_what_holds_comes_last(
-    write: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = write("""
-        from middlechain.testing import ScriptedModel
-        class Desk(Agent):
-            def after_response(self, response, ctx):
-                return "I may not say that."
-        app = App(agents=[Desk(model=ScriptedModel([["The code", " is 1234."]]))])
-    """)
-    assert main(["run", target, "hi"]) == 0
-    assert capsys.readouterr() == (
-        "The code is 1234.\n\nI may not say that.\n",
-        "[withdrawn: the text above does not hold any more]\n",
-    )
+RETRACTED = """
+    from middlechain.testing import ScriptedModel
+    class Desk(Agent):
+        def after_response(self, response, ctx):
+            return "I may not say that."
+    app = App(agents=[Desk(model=ScriptedModel([["The code", " is 1234."]]))])
+"""
+WITHDRAWN = "[withdrawn: the text above does not hold any more]\n"
+
+
+def test_s1_on_a_terminal_what_was_retracted_is_said_to_be_and_what_holds_comes_last(write: Write) -> None:
+    text = "The code is 1234.\n\nI may not say that.\n"
+    assert on_a_terminal("run", write(RETRACTED), "hi") == (0, text, WITHDRAWN)
+
+
+def test_s1_what_was_retracted_is_not_in_a_pipe(write: Write) -> None:
+    ended = process("run", write(RETRACTED), "hi")
+    assert (ended.stdout, ended.stderr) == ("I may not say that.\n", "")
+
+
+DEGRADED = """
+    from middlechain.testing import ScriptedModel
+    class Desk(Agent):
+        def on_error(self, error, ctx):
+            return "Sorry."
+    app = App(agents=[Desk(model=ScriptedModel([["Half a", ModelError("it broke")]]))])
+"""
+IS_DEGRADED = "[degraded: on_error answered in place of ModelError: it broke]\n"
 
 
 def test_a_degraded_answer_is_said_to_be_one(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    target = write("""
-        from middlechain.testing import ScriptedModel
-        class Desk(Agent):
-            def on_error(self, error, ctx):
-                return "Sorry."
-        app = App(agents=[Desk(model=ScriptedModel([["Half a", ModelError("it broke; ask again")]]))])
-    """)
-    assert main(["run", target, "hi"]) == 0
-    out, err = capsys.readouterr()
-    assert out == "Half a\n\nSorry.\n"
-    assert err.endswith("[degraded: on_error answered in place of ModelError: it broke; ask again]\n")
+    assert main(["run", write(DEGRADED), "hi"]) == 0
+    assert capsys.readouterr() == ("Sorry.\n", IS_DEGRADED)
+
+
+def test_on_a_terminal_a_degraded_answer_follows_what_it_takes_the_place_of(write: Write) -> None:
+    assert on_a_terminal("run", write(DEGRADED), "hi") == (0, "Half a\n\nSorry.\n", WITHDRAWN + IS_DEGRADED)
 
 
 def test_an_answer_that_a_limit_cut_short_is_said_to_be(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,12 +379,12 @@ def test_s8_events_are_one_json_object_a_line_with_their_payload(shop: str) -> N
 def test_events_of_a_run_that_fails_are_followed_by_its_error(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     target = write("""
         from middlechain.testing import ScriptedModel
-        app = App(agents=[Agent(name="a", model=ScriptedModel([ModelError("it broke; ask again")]))])
+        app = App(agents=[Agent(name="a", model=ScriptedModel([ModelError("it broke")]))])
     """)
-    assert main(["run", target, "hi", "--events"]) == 2
+    assert main(["run", target, "hi", "--events"]) == 1
     out, err = capsys.readouterr()
     assert events_of(out)[-1]["outcome"] == "failed"
-    assert err == "error: it broke; ask again\n"
+    assert err == "error: the app raised ModelError: it broke; --debug shows where\n"
 
 
 def test_what_a_layer_emits_is_an_event_like_any_other(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -376,7 +461,10 @@ def test_data_that_contains_itself_has_no_json_form() -> None:
         (["run", ".shop:app", "hi"], r"there is no module '.shop' in .*; correct its name, .*"),
         (["run", "nowhere.py:app", "hi"], r"there is no file 'nowhere.py' in '.*'; correct its path"),
         (["run", "shop.py:bpp", "hi"], r"'shop.py' has no 'bpp'; write shop.py:app"),
-        (["run", "shop.py:sys", "hi"], r"'shop.py' has a 'sys' that is a module, not an App; write shop.py:app"),
+        (["run", "shop.py:sys", "hi"], r"'sys' in 'shop.py' is a module, not an App; write shop.py:app"),
+        (["run", "shop.py:order_status", "hi"], r"'order_status' in 'shop.py' is a Tool, not an App; .*"),
+        (["run", "shop.py:App", "hi"], r"'App' in 'shop.py' is a class, not an App; write shop.py:app"),
+        (["run", "shop.py:porter", "hi"], r"'porter' in 'shop.py' is an Agent, not an App; write shop.py:app"),
         (["run", "json:app", "hi"], r"'json' has no 'app'; define one there, such as app = App\(agents=\[...\]\)"),
         (["run", "shop.py:app", "hi", "--agent", "ghost"], r"the app 'app' has no agent 'ghost'; it has: desk, porter"),
         (["run", "shop.py:app", "hi", "--model", "bogus:x"], r"the model 'bogus:x' has no known prefix .*"),
@@ -457,32 +545,118 @@ def test_an_error_of_the_apps_own_code_is_one_error_with_a_code_of_its_own(
     assert error == "the app raised ValueError: boom\ufffd[31m; --debug shows where"
 
 
-def test_debug_shows_the_traceback_and_then_the_same_error(write: Write) -> None:
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (  # raised by a tool
+            """
+            def look() -> str: raise FatalToolError("db gone")
+            app = App(model="demo", agents=[Agent(name="a", tools=[look])])
+            """,
+            "FatalToolError: db gone",
+        ),
+        (  # raised by a model
+            """
+            class Mine:
+                name = "mine"
+                async def chat(self, call): raise ModelError("down")
+            app = App(model=Mine(), agents=[Agent(name="a")])
+            """,
+            "ModelError: down",
+        ),
+        (  # handed to the scripted model
+            """
+            from middlechain.testing import ScriptedModel
+            app = App(model=ScriptedModel([["a", RateLimited("down")]]), agents=[Agent(name="a")])
+            """,
+            "RateLimited: down",
+        ),
+        (  # raised by a hook, and of a kind of its own
+            """
+            class Closed(MiddlechainError): pass
+            class Desk(Agent):
+                def before_run(self, input, ctx): raise Closed
+            app = App(model="demo", agents=[Desk()])
+            """,
+            "Closed",
+        ),
+    ],
+)
+def test_our_errors_with_the_apps_own_words_are_said_to_be_the_apps(
+    write: Write, capsys: pytest.CaptureFixture[str], code: str, error: str
+) -> None:
+    told = failing(capsys, "run", write(dedent(code)), "look", code=1)
+    assert told == f"the app raised {error}; --debug shows where"
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("app = App(model='demo', agents=[Agent(name='a')], limits=Limits(turns=0))", r"the limit turns=0 does not .*"),
+        (
+            """
+            def forgetful(call, next): pass
+            app = App(model="demo", agents=[Agent(name="a")]).use(chat=forgetful)
+            """,
+            r".*forgetful.*",
+        ),
+        (
+            """
+            from middlechain.testing import ScriptedModel
+            app = App(model=ScriptedModel([]), agents=[Agent(name="a")])
+            """,
+            r"the ScriptedModel 'scripted' has 0 replies .*; give it another, .*",
+        ),
+        (  # called wrongly by the app's code
+            """
+            async def elsewhere(call, next): call.ctx.app.agent_named("ghost")
+            app = App(model="demo", agents=[Agent(name="a")]).use(chat=elsewhere)
+            """,
+            r"the app 'app' has no agent 'ghost'; it has: a",
+        ),
+    ],
+)
+def test_the_librarys_own_errors_are_told_as_they_are(
+    write: Write, capsys: pytest.CaptureFixture[str], code: str, error: str
+) -> None:
+    assert re.fullmatch(error, failing(capsys, "run", write(dedent(code)), "hi"))
+
+
+def test_debug_shows_the_traceback_and_the_message_once(write: Write) -> None:
     target = write("""
         def boom(call, next):
-            raise ValueError("boom")
+            raise ValueError("boom\\x1b[31m")
         app = App(model="demo", agents=[Agent(name="a")]).use(chat=boom)
     """)
     ended = process("run", target, "hi", "--debug")
     assert ended.returncode == 1
     assert ended.stderr.startswith("Traceback")
     assert "in boom" in ended.stderr
-    assert ended.stderr.endswith("\nerror: the app raised ValueError: boom\n")
+    assert ended.stderr.endswith("\nValueError: boom\ufffd[31m\n")
+    assert "error: " not in ended.stderr
 
 
 def test_debug_shows_it_for_bad_input_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "nowhere:app", "hi", "--debug"]) == 2
-    assert re.match(r"Traceback.*\nerror: there is no module 'nowhere'", capsys.readouterr().err, re.DOTALL)
+    err = capsys.readouterr().err
+    assert re.search(r"\nmiddlechain.errors.ConfigurationError: there is no module 'nowhere' .*\n\Z", err)
+    assert err.count("there is no module 'nowhere' in") == 1
 
 
-def test_text_that_was_written_before_an_error_keeps_its_line(write: Write) -> None:
-    target = write("""
-        from middlechain.testing import ScriptedModel
-        app = App(agents=[Agent(name="a", model=ScriptedModel([["Half a", ModelError("it broke; ask again")]]))])
-    """)
-    ended = process("run", target, "hi")
-    assert (ended.returncode, ended.stderr) == (2, "error: it broke; ask again\n")
-    assert ended.stdout.startswith("Half a\n")
+HALF = """
+    from middlechain.testing import ScriptedModel
+    app = App(agents=[Agent(name="a", model=ScriptedModel([["Half a", ValueError("it broke")]]))])
+"""
+IT_BROKE = "error: the app raised ValueError: it broke; --debug shows where\n"
+
+
+def test_on_a_terminal_text_that_was_written_before_an_error_keeps_its_line(write: Write) -> None:
+    assert on_a_terminal("run", write(HALF), "hi") == (1, "Half a\n", IT_BROKE)
+
+
+def test_half_an_answer_is_not_in_a_pipe(write: Write) -> None:
+    ended = process("run", write(HALF), "hi")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", IT_BROKE)
 
 
 def test_without_the_extra_one_line_says_what_to_install(
@@ -524,12 +698,11 @@ def test_ctrl_c_ends_it_quietly_after_every_finally_has_run(write: Write) -> Non
                 print("cleaned up")
         app = App(model="demo", agents=[Agent(name="a")]).use(chat=wait)
     """)
-    command = [sys.executable, "-m", "middlechain", "run", target, "hi"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with started("run", target, "hi", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stderr is not None
         assert running.stderr.readline() == "waiting\n"
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate()
     assert (running.returncode, out, err) == (130, "", "cleaned up\n")
 
 
@@ -549,20 +722,18 @@ def test_ctrl_c_in_process_is_the_same(write: Write, capsys: pytest.CaptureFixtu
 def test_a_reader_that_has_gone_ends_it_without_a_traceback(shop: str, arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "middlechain", *arguments]
-    with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True) as running:
+    with started(*arguments, stdout=writer, stderr=subprocess.PIPE) as running:
         os.close(writer)
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate()
     assert (running.returncode, err) == (141, "")
 
 
 def test_a_reader_of_the_notes_that_has_gone_does_not_end_the_run(shop: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "middlechain", "run", shop, "status of order 7"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writer, text=True) as running:
+    with started("run", shop, "status of order 7", stdout=subprocess.PIPE, stderr=writer) as running:
         os.close(writer)
-        out, _ = running.communicate(timeout=60)
+        out, _ = running.communicate()
     assert (running.returncode, out) == (0, f"order_status says: order 7 is shipped {ABOUT}\n")
 
 
@@ -664,11 +835,10 @@ def test_a_server_that_refuses_is_one_error(llmock: Any, shop: str, capsys: pyte
     assert "no such model" in error
 
 
-def test_a_stream_that_breaks_off_leaves_its_text_and_one_error(llmock: Any, shop: str) -> None:
+def test_a_stream_that_breaks_off_is_one_error(llmock: Any, shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     llmock.reply("one two three four").disconnect(after_chunks=3)
-    ended = process("run", shop, "hi", "--model", "m", "--base-url", llmock.base_url())
-    assert ended.returncode == 2
-    assert re.fullmatch("error: .*\n", ended.stderr)
+    error = failing(capsys, "run", shop, "hi", "--model", "m", "--base-url", llmock.base_url())
+    assert re.fullmatch("the model 'm' .*; ask again", error)
 
 
 # The screen by itself
@@ -683,13 +853,13 @@ def event(kind: Any, *payload: Any, turn: int = 1, parent: str | None = None) ->
     return kind(*payload, origin=Origin("r", "a", "r/1", parent, turn))
 
 
-def shown(*events: Any, result: str) -> str:
-    out = io.StringIO()
-    answer = Answer(Screen(out, out))
+def shown(*events: Any, result: str, out: io.StringIO | None = None) -> tuple[str, str]:
+    out, err = Terminal() if out is None else out, io.StringIO()
+    answer = Answer(Screen(out, err))
     for one in events:
         answer.take(one)
     answer.finish(Result(result))
-    return out.getvalue()
+    return out.getvalue(), err.getvalue()
 
 
 def test_a_note_never_lands_inside_a_line_of_the_answer_on_a_terminal() -> None:
@@ -737,37 +907,36 @@ def test_a_screen_says_when_nobody_reads_it() -> None:
         Screen(Closed(), io.StringIO()).write("x")
 
 
+def test_a_tool_that_starts_ends_the_line_so_that_what_it_prints_has_one_of_its_own() -> None:
+    out = Terminal()
+    answer = Answer(Screen(out, io.StringIO()))
+    answer.take(event(TextDelta, "Let me look."))
+    answer.take(event(ToolStarted, ToolCall("look", {}, "1")))
+    assert out.getvalue() == "Let me look.\n"
+
+
 def test_a_reset_of_text_that_was_never_shown_is_not_worth_a_note() -> None:
-    assert shown(event(TextReset), event(TextDelta, "hi"), result="hi") == "hi\n"
+    assert shown(event(TextReset), event(TextDelta, "hi"), result="hi") == ("hi\n", "")
     inner = [event(TextDelta, "x", parent="r/0"), event(TextReset, parent="r/0")]
-    assert shown(*inner, event(TextDelta, "hi"), result="hi") == "hi\n"
+    assert shown(*inner, event(TextDelta, "hi"), result="hi") == ("hi\n", "")
 
 
 def test_where_an_earlier_turn_is_rewritten_the_answer_still_comes_last() -> None:
-    text = shown(
+    events = [
         event(TextDelta, "first"),
         event(TextDelta, "answer", turn=2),
         event(TextReset),
         event(TextDelta, "rewritten"),
-        result="answer",
-    )
-    assert text == "first\n\nanswer\n[withdrawn: the text above does not hold any more]\n\nrewritten\n\nanswer\n"
+    ]
+    assert shown(*events, result="answer") == ("first\n\nanswer\n\nrewritten\n\nanswer\n", WITHDRAWN)
+    assert shown(*events, result="answer", out=io.StringIO()) == ("answer\n", "")
 
 
 def test_on_a_real_terminal_the_answer_stands_before_its_log_lines() -> None:
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "middlechain", "demo", "What is the status of order 1042?"]
-    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as running:
-        os.close(follower)
-        output = b""
-        try:
-            while part := os.read(leader, 65536):
-                output += part
-        except OSError:  # Linux says so when the other side is closed
-            pass
-        os.close(leader)
-    assert running.returncode == 0
-    lines = output.decode().replace("\r\n", "\n").splitlines()
+    question = "What is the status of order 1042?"
+    with PseudoTerminal() as screen, screen.shows("demo", question, stderr=screen.follower) as running:
+        lines = screen.read_all().splitlines()
+        assert running.wait() == 0
     answer = next(place for place, line in enumerate(lines) if line.startswith("order_status says"))
     assert lines[answer].endswith(ABOUT)
     assert "log: " in lines[answer + 1]

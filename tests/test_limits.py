@@ -93,7 +93,7 @@ async def test_l2_stop_gives_the_result_so_far(go: Go, name: str, enough: float,
     agent = busy()
     result = await stopped(go, {name: little}, agent)
     assert len(agent.scripted.calls) == calls
-    assert result.text == result.message.text == ("round 1" if name == "tool_calls" else "round 2")
+    assert result.text == result.message.text == "round 2"
     assert result.usage.requests == 2
 
 

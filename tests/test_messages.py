@@ -126,7 +126,7 @@ SAID = [
     System("be brief"),
     User([Text("look"), Audio(b"\x00\x01", "mp3")]),
     Assistant("", [ToolUse("t", "{}", "7")]),
-    ToolMessage("ok", "7", ""),
+    ToolMessage("ok", "7", "t"),
     Assistant("fine"),
 ]
 

@@ -295,8 +295,9 @@ def test_what_comes_in_a_later_version_is_refused_by_name(row: tuple[str, Any]) 
 async def test_options_of_a_later_run_are_refused_by_name_before_anything_is_spent(go: Go, name: str) -> None:
     scripted = model()
     with pytest.raises(ConfigurationError, match=rf"{name}=.* not in this version yet"):
-        await go(App(), Agent(model=scripted), "q", **{name: None})
+        await go(App(), Agent(model=scripted), "q", **{name: [print]})
     assert scripted.calls == []
+    assert (await go(App(), Agent(model=scripted), "q", **{name: None})).text == "done"
 
 
 @pytest.mark.parametrize("method", ["start", "stop"])

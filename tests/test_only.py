@@ -137,7 +137,6 @@ ONLY: list[tuple[str, Any, tuple[int, int, int, int]]] = [
     ("another class", type("Other", (Agent,), {}), (0, 0, 0, 0)),
     ("another tool", tool(name="other")(keep_tool), (0, 0, 0, 0)),
     ("a predicate that never holds", lambda call: False, (0, 0, 0, 0)),
-    ("an empty list", [], (0, 0, 0, 0)),
 ]
 
 

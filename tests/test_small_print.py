@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import copy
+import pickle
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import anyio
 import pytest
 
+import middlechain
 from middlechain import (
     Agent,
     AgentHooks,
     App,
     Assistant,
+    ChatCall,
     ChatReply,
     ConfigurationError,
     Context,
     ContractError,
+    File,
     Layers,
+    LimitExceeded,
+    Limits,
     NextCalledAgain,
     NextCalledLate,
     Result,
+    Text,
     TextDelta,
     ToolCall,
+    ToolError,
+    ToolMessage,
     ToolResult,
     ToolUse,
     User,
+    messages,
     registry,
+    repeats,
     tool,
 )
 from middlechain.testing import ScriptedModel, collect
@@ -302,6 +316,216 @@ async def test_m11_a_run_that_is_dropped_runs_its_finally() -> None:
     running.send(None)
     running.close()
     assert log == ["left"]
+
+
+@pytest.mark.anyio
+async def test_m5_two_next_at_once_are_refused_also_where_nothing_ever_waits(go: Go, anyio_backend: str) -> None:
+    if anyio_backend == "trio":
+        pytest.skip("gather is asyncio's")
+
+    @repeats
+    async def both(call: Any, next: Any) -> Any:
+        await asyncio.gather(next(), next())
+
+    with pytest.raises(NextCalledAgain, match="while another"):
+        await go(App().use(chat=both), Agent(model=ScriptedModel(["a", "b"])), "hi")
+
+
+@pytest.mark.anyio
+async def test_t7_ids_that_are_made_up_are_new_in_the_whole_history(go: Go) -> None:
+    model = ScriptedModel(
+        lambda call: (
+            "done" if isinstance(call.messages[-1], ToolMessage) else [ToolUse("ping"), ToolUse("ping", id="x")]
+        )
+    )
+    agent = Agent(model=model, tools=[ping])
+    first = await go(App(), agent, "hi")
+    second = await go(App(), agent, "again", history=first.messages)
+    ids = [use.id for m in (*first.messages, *second.messages) if isinstance(m, Assistant) for use in m.tool_calls]
+    assert ids == ["call_1_0", "x", "call_1_0_", "x"]
+    again = await go(App(), agent, "again", history=first.messages)
+    assert again.messages == second.messages
+
+
+@pytest.mark.anyio
+async def test_c1_calls_by_code_have_ids_too(go: Go) -> None:
+    seen: list[str] = []
+
+    async def watch(call: ToolCall, next: Any) -> Any:
+        seen.append(call.id)
+
+    async def ask(input: Any, ctx: Context) -> None:
+        await ctx.call_tool("ping")
+        await ctx.call_tool("ping")
+
+    agent = Agent(model=ScriptedModel(["x"]), tools=[ping], hooks=[{"before_run": ask}])
+    with pytest.raises(Exception, match="without a successful"):
+        await go(App().use(tool=watch), agent, "hi")
+    assert seen == ["ctx_1"]
+
+
+@pytest.mark.anyio
+async def test_m2_a_plain_function_among_the_tools_limits_a_layer_to_that_tool(go: Go) -> None:
+    called: list[Any] = []
+
+    def wipe(path: str) -> str:
+        called.append(path)
+        return "wiped"
+
+    def other() -> str:
+        return "other"
+
+    async def watch(call: ToolCall, next: Any) -> Any:
+        called.append(f"layer of {call.name}")
+        return await next()
+
+    model = ScriptedModel([[ToolUse("other")], [ToolUse("wipe", {"path": "p"})], "done"])
+    await go(App().use(tool=watch, only=wipe), Agent(model=model, tools=[wipe, other]), "hi")
+    assert called == ["layer of wipe", "p"]
+    with pytest.raises(ConfigurationError, match="only= is empty"):
+        App().use(tool=watch, only=[])
+
+
+@pytest.mark.anyio
+async def test_section_1_hooks_may_be_set_on_an_agent_that_was_built(go: Go) -> None:
+    class Late(Agent):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.before_run = lambda input, ctx: "changed"  # type: ignore[method-assign]
+
+    agent = Late(model=ScriptedModel(lambda call: call.messages[-1].text))
+    assert (await go(App(), agent, "hi")).text == "changed"
+    twin = copy.copy(agent)
+    twin.before_run = lambda input, ctx: "twin"  # type: ignore[method-assign]
+    assert (await go(App(), twin, "hi")).text == "twin"
+    assert (await go(App(), agent, "hi")).text == "changed"
+
+
+def test_section_1_what_an_agent_was_built_of_cannot_be_changed_in_place() -> None:
+    given = [ping]
+    agent = Agent(tools=given)
+    assert agent.tools == (ping,)
+    assert Agent(tools=iter([ping])).tools == (ping,)
+
+
+@pytest.mark.anyio
+async def test_l2_the_result_so_far_holds_the_last_reply_whichever_limit_was_reached(go: Go) -> None:
+    for limits in ({"turns": 1}, {"tool_calls": 0}):
+        for on_exceed in ("stop", "raise"):
+            agent = Agent(model=ScriptedModel([["let me look", ToolUse("ping")]]), tools=[ping])
+            options: dict[str, Any] = {**limits, "on_exceed": on_exceed}
+            try:
+                result = await go(App(), agent, "hi", limits=Limits(**options))
+            except LimitExceeded as error:
+                result = error.result
+            assert result.messages == (User("hi"), Assistant("let me look", finish_reason="limit"))
+
+
+def test_section_1_openais_file_and_refusal_parts_are_read() -> None:
+    data = base64.b64encode(b"x").decode()
+    parts = [
+        {"type": "file", "file": {"file_id": "f1", "filename": "a.pdf"}},
+        {"type": "file", "file": {"file_data": f"data:text/plain;base64,{data}", "filename": "a.txt"}},
+        {"type": "file", "file": {"file_data": data}},
+        {"type": "refusal", "refusal": "no"},
+    ]
+    (message,) = messages.load([{"role": "user", "content": parts}])
+    assert message.content == (
+        File(id="f1", name="a.pdf"),
+        File(b"x", "a.txt", "text/plain"),
+        File(b"x"),
+        Text("no"),
+    )
+
+
+def test_h9_tool_results_and_calls_copy_and_pickle_by_value() -> None:
+    result = ToolResult("a", {"x": 1}, "out", True, "c")
+    assert pickle.loads(pickle.dumps(result)) == copy.copy(result) == result
+    assert result != ToolResult("a", {"x": 1}, "other", True, "c")
+    call = ToolCall("a", {}, "c", None, "a problem")
+    assert copy.deepcopy(call) == call
+    assert call != ToolCall("a", {}, "c")
+
+
+@pytest.mark.anyio
+async def test_section_1_an_agent_class_is_made_once_in_a_run(go: Go) -> None:
+    made: list[Agent] = []
+
+    class Counted(Agent):
+        model = ScriptedModel(["x"])
+
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    async def keep(call: Any, next: Any) -> Any:
+        return await next()
+
+    await go(App(agents=[Counted]).use(chat=keep, only="Counted"), Counted, "hi")
+    assert len(made) == 1
+
+    class Needy(Agent):
+        def __init__(self, what: str) -> None:
+            super().__init__()
+
+    with pytest.raises(ConfigurationError, match=r"Needy cannot be made without arguments .*give an object of it"):
+        await go(App(), Needy, "hi")
+
+
+def test_defaults_of_what_comes_later_may_be_written_out() -> None:
+    defaults: dict[str, Any] = {"guardrails": None}
+    assert App(**defaults).run_sync(Agent(model=ScriptedModel(["x"])), "hi", **defaults, on_text=None).text == "x"  # type: ignore[call-arg]
+    later: dict[str, Any] = {"approve": False}
+    assert tool(**later)(_remember).name == "_remember"
+    with pytest.raises(AttributeError, match=r"app.guard is not in this version yet: guardrails come later"):
+        App().guard  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'gaurd'"):
+        App().gaurd  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_hook_class_in_place_of_an_object_is_refused() -> None:
+    class Watching:
+        def on_event(self, event: Any) -> None: ...
+
+        def after_response(self, response: str, ctx: Context) -> None: ...
+
+    assert Agent(hooks=[Watching()]).hooks  # a bundle may have hooks as well
+    with pytest.raises(ConfigurationError, match=r"the class AgentHooks; give an object of it: AgentHooks\(\)"):
+        Agent(hooks=[AgentHooks])
+
+
+class Data(Agent):
+    """Named like a hook, but no method."""
+
+    after_hours = True
+
+
+@pytest.mark.anyio
+async def test_m3_a_call_made_from_messages_alone_keeps_the_model_and_the_stream(go: Go) -> None:
+    async def ask_otherwise(call: ChatCall, next: Any) -> Any:
+        return await next(ChatCall((User("otherwise"),)))
+
+    model = ScriptedModel(lambda call: [call.messages[-1].text, " it is"])
+    assert (await go(App().use(chat=ask_otherwise), Data(model=model), "hi")).text == "otherwise it is"
+
+
+@pytest.mark.anyio
+async def test_m6_a_tool_error_that_leaves_a_layer_says_how_to_refuse(go: Go) -> None:
+    async def refuse(call: ToolCall, next: Any) -> Any:
+        raise ToolError("not you")
+
+    agent = Agent(model=ScriptedModel([[ToolUse("ping")]]), tools=[ping])
+    with pytest.raises(ToolError, match="not you") as caught:
+        await go(App().use(tool=refuse), agent, "hi")
+    assert caught.value.__notes__ == [
+        "it left a hook or a layer; to refuse a call there, return ToolOutput(reason, is_error=True)"
+    ]
+
+
+def test_o2_the_openai_model_can_be_imported_from_the_top() -> None:
+    assert middlechain.OpenAIModel("x").name == "x"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        middlechain.nothing  # noqa: B018
 
 
 def test_what_is_printed_in_a_debugger_says_what_it_is() -> None:

@@ -144,7 +144,7 @@ async def test_h7_on_error_gets_a_limit_with_its_partial_result_and_may_answer(g
 
     agent = Pinger(rounds=3, hooks=[{"on_error": recover}])
     result = await go(App(limits=Limits(turns=2)), agent, "q")
-    assert (result.text, result.degraded, result.finish_reason) == ("as far as I got: round 1", True, "degraded")
+    assert (result.text, result.degraded, result.finish_reason) == ("as far as I got: round 2", True, "degraded")
     assert result.error is seen[0]
 
 

@@ -3,6 +3,8 @@
 Start with `App` and `Agent`; `chain.py` is the room to read first.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from middlechain.agent import Agent, AgentHooks
 from middlechain.app import App, run
 from middlechain.chain import Next, repeats
@@ -65,6 +67,9 @@ from middlechain.streams import Stream
 from middlechain.tool_calls import ToolCall, ToolResult
 from middlechain.tools import Tool, ToolOutput, tool
 
+if TYPE_CHECKING:
+    from middlechain.models.openai import OpenAIModel
+
 __all__ = [
     "Agent",
     "AgentCall",
@@ -104,6 +109,7 @@ __all__ = [
     "NextCalledAgain",
     "NextCalledLate",
     "NothingReturned",
+    "OpenAIModel",
     "OutputError",
     "RateLimited",
     "ReasoningDelta",
@@ -134,3 +140,11 @@ __all__ = [
     "run",
     "tool",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OpenAIModel":  # imported where it is used, as the package behind it is
+        from middlechain.models.openai import OpenAIModel
+
+        return OpenAIModel
+    raise AttributeError(f"module 'middlechain' has no attribute {name!r}")

@@ -129,7 +129,7 @@ class Agent(AgentHooks):
             _check_option(name, type(self))
         for name, value in options.items():
             setattr(self, name, value)
-        plan_of(self)
+        plan_of(self)  # so that what is wrong shows here
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -145,8 +145,14 @@ class Agent(AgentHooks):
         check_model(cls.model, cls.__name__) if not hasattr(cls.model, "__get__") else None
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if (
+            name in {"tools", "hooks", "middleware"}
+            and isinstance(value, Iterable)
+            and not isinstance(value, str | Mapping)
+        ):
+            value = tuple(value)  # what is changed afterwards would not be seen
         object.__setattr__(self, name, value)
-        if name in _OPTIONS:
+        if name in _OPTIONS or name in HOOKS:
             vars(self).pop("_plan", None)
 
     if not TYPE_CHECKING:  # or a type checker would take any attribute for one
@@ -187,9 +193,11 @@ def _check_option(name: str, cls: type) -> None:
     raise ConfigurationError(f"{cls.__name__} has no option {name!r}; {hint}")
 
 
-def _check_hook_names(names: Iterable[str] | type, owner: str) -> None:
-    for name in dir(names) if isinstance(names, type) else names:
-        if name.startswith(("before_", "after_", "on_")) and name not in HOOKS:
+def _check_hook_names(source: object, owner: str, but: str = "") -> None:
+    for name in dir(source):
+        if name == but:
+            continue
+        if name.startswith(("before_", "after_", "on_")) and name not in HOOKS and callable(getattr(source, name)):
             near = get_close_matches(name, HOOKS, 1, cutoff=0)[0]
             raise ConfigurationError(
                 f"{owner} has a method {name!r}, which is named like a hook and is none; did you mean {near!r}? "
@@ -251,7 +259,7 @@ class Plan:
 def plan_of(agent: Agent) -> Plan:
     """The agent's plan, made when it is first asked for and again after an option has changed."""
     plan: Plan | None = vars(agent).get("_plan")
-    if plan is None:
+    if plan is None or plan.agent is not agent:  # a copy of an agent brings the other's plan along
         plan = vars(agent)["_plan"] = Plan(agent)
     return plan
 
@@ -313,9 +321,7 @@ def _functions(source: object, owner: str) -> Mapping[str, Callable[..., Any]]:
         raise ConfigurationError(
             f"the hooks of {owner} have the class {source.__name__}; give an object of it: {source.__name__}()"
         )
-    _check_hook_names(
-        [name for name in dir(source) if name != "on_event"], f"{type(source).__name__} in the hooks of {owner}"
-    )
+    _check_hook_names(source, f"{type(source).__name__} in the hooks of {owner}", but="on_event")
     found = {
         name: getattr(source, name)
         for name in HOOKS

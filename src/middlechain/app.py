@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Never, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar
 
 import anyio
 from typing_extensions import TypedDict, Unpack
 
-from middlechain.agent import Agent, Plan, plan_of
+from middlechain.agent import Agent, Plan
 from middlechain.bus import Bus, Observer
 from middlechain.chat import ChatCall, ChatReply, Model
 from middlechain.errors import ConfigurationError, ContractError
@@ -24,7 +24,7 @@ from middlechain.runs import execute
 from middlechain.steps import Delegation
 from middlechain.streams import Stream
 from middlechain.tool_calls import ToolCall
-from middlechain.tools import ToolOutput
+from middlechain.tools import ToolOutput, tools_of
 
 __all__ = ["App", "RunOptions", "Target", "run"]
 
@@ -55,6 +55,11 @@ _LATER = {
     "guardrails": "guardrails",
     "on_text": "append-only streams",
     "resets": "append-only streams",
+    "guard": "guardrails",
+    "conversation": "conversations",
+    "explain": "explained chains",
+    "check": "checks of whole apps",
+    "override": "overrides for tests",
 }
 _DELEGATION = Delegation()
 
@@ -193,7 +198,7 @@ class App:
         """
         _refuse(options, "app.stream()", RunOptions.__annotations__)
         if not resets:
-            _refuse(("resets",), "app.stream()", ())
+            _refuse({"resets": resets}, "app.stream()", ())
 
         async def start(stream: Stream) -> Result:
             record, history = self._record(options, stream)
@@ -242,12 +247,19 @@ class App:
         """Warn once of each name in an `only=` that neither the target, nor an agent of the app, nor a tool bears."""
         if stack.names(plan) <= self._warned:
             return
-        plans = [
-            plan,
-            *(plan_of(agent()) if isinstance(agent, type) else plan_of(agent) for agent in self.agents.values()),
-        ]
-        known = {one.name for one in plans} | {tool.name for one in plans for tool in one.tools}
+        known = {plan.name, *plan.by_name, *self.agents}
+        for name, agent in self.agents.items():
+            known |= {tool.name for tool in tools_of(agent.tools, name)}
         stack.warn_of_unknown_names(plan, known, self._warned)
+
+    if not TYPE_CHECKING:  # or a type checker would take any attribute for one
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _LATER:
+                raise AttributeError(
+                    f"app.{name} is not in this version yet: {_LATER[name]} come later", name=name, obj=self
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"App(name={self.name!r}, agents=[{', '.join(self.agents)}])"
@@ -273,9 +285,11 @@ def _by_name(agents: Iterable[Agent | type[Agent]]) -> dict[str, Agent | type[Ag
     return named
 
 
-def _refuse(given: Iterable[str], where: str, known: Iterable[str]) -> None:
+def _refuse(given: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
     """Refuse keywords by name."""
-    for name in given:
+    for name, value in given.items():
+        if name in _LATER and value is None:
+            continue  # the default of what is to come, written out
         if name in _LATER:
             raise ConfigurationError(
                 f"{where}: {name}= is not in this version yet: {_LATER[name]} come later; leave it out"

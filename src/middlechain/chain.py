@@ -9,11 +9,11 @@ What the calls and answers are, and where a scope's endpoint lies, is not in her
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType, GeneratorType
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Never, Protocol, TypeAlias, TypeVar, cast
 
 from middlechain.errors import ConfigurationError, NextCalledAgain, NextCalledLate, NothingReturned, WrongReturn
 
@@ -88,29 +88,43 @@ class Continuation(Generic[Call, Answer]):
             call = self.call
         elif call is not self.call:
             call = self.place.scope.adopt(self.place.layer, self.call, call)
-        going: Coroutine[Any, Any, Answer] = self.place.inner(call, self)
         if self.made is None:
-            self.made = going
-        else:
-            self.made = [*self._all_made(), going]
-        return going
+            self.made = going = self.place.inner(call, self)
+            return going
+        made = self._all_made()
+        unfinished = [one for one in made if inspect.getcoroutinestate(one) != inspect.CORO_CLOSED]
+        further = self.beside(unfinished, call)
+        self.made = [*made, further]
+        return further
 
     def _all_made(self) -> list[Coroutine[Any, Any, Answer]]:
         return self.made if isinstance(self.made, list) else [] if self.made is None else [self.made]
 
-    async def begin_again(self, call: Call) -> None:
-        """`next()` goes on once more: refuse it, or take back what the last attempt sent."""
+    async def beside(self, unfinished: Sequence[Coroutine[Any, Any, Answer]], call: Call) -> Answer:
+        """A further `next()`, refused if one has begun meanwhile that was unfinished when this one was made."""
+        if any(inspect.getcoroutinestate(one) != inspect.CORO_CREATED for one in unfinished):
+            self.refuse_at_once()
+        answer: Answer = await self.place.inner(call, self)
+        return answer
+
+    def refuse_at_once(self) -> Never:
+        """Refuse a `next()` that comes while another one runs, or too late."""
         scope, name = self.place.scope, name_of(self.place.layer)
         if self.state is _LEFT:
             raise NextCalledLate(
                 f"next() was called after the {scope.name} layer {name!r} had returned; "
                 "await it inside the layer, before its return"
             )
-        if self.state is _RUNNING:
-            raise NextCalledAgain(
-                f"the {scope.name} layer {name!r} called next() while another next() of it was running; "
-                "await one before the other"
-            )
+        raise NextCalledAgain(
+            f"the {scope.name} layer {name!r} called next() while another next() of it was running; "
+            "await one before the other"
+        )
+
+    async def begin_again(self, call: Call) -> None:
+        """`next()` goes on once more: refuse it, or take back what the last attempt sent."""
+        scope, name = self.place.scope, name_of(self.place.layer)
+        if self.state in {_LEFT, _RUNNING}:
+            self.refuse_at_once()
         if self.answer is not None and not getattr(self.place.layer, "__repeats__", False):
             raise NextCalledAgain(
                 f"the {scope.name} layer {name!r} called next() again after it had succeeded, which does and "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
 
 from typing_extensions import TypedDict, Unpack
@@ -16,7 +17,7 @@ from middlechain.context import Context
 from middlechain.errors import ConfigurationError, LimitExceeded, WrongReturn
 from middlechain.events import Delta, LimitReached, TextReset
 from middlechain.limits import NO_USAGE, Usage
-from middlechain.messages import Message, ToolUse
+from middlechain.messages import Assistant, Message, ToolUse
 from middlechain.records import step_of
 from middlechain.registry import model_named
 from middlechain.tools import Tool
@@ -202,7 +203,11 @@ async def _restart(call: ChatCall) -> None:
 
 def _attach(old: ChatCall, new: ChatCall) -> ChatCall:
     if new.ctx is None:
-        new = replace(new, ctx=old.ctx, agent=old.agent, offer=old.offer)
+        model = old.model if new.model is None else new.model
+        streaming, send = (old.streaming, old.send) if new.send is discard else (new.streaming, new.send)
+        new = ChatCall(
+            new.messages, new.tools, new.settings, model, streaming, send, ctx=old.ctx, agent=old.agent, offer=old.offer
+        )
     cast("Offer", new.offer).tools = new.tools
     return new
 
@@ -211,26 +216,26 @@ def _complete(call: ChatCall, reply: ChatReply) -> ChatReply:
     """The reply with a finish reason, and with tool calls whose ids are unique and not empty."""
     uses = reply.tool_calls
     if uses:
-        uses = with_ids(uses, step_of(call.ctx).turn)
+        step = step_of(call.ctx)
+        uses = with_ids(uses, step.turn, (*step.history, *step.exchange))
     reason = reply.finish_reason or ("tool_calls" if uses else "stop")
     if uses is reply.tool_calls and reason == reply.finish_reason:
         return reply
     return ChatReply(reply.text, uses, reply.reasoning, reply.usage, reason, reply.model, reply.validations)
 
 
-def with_ids(uses: tuple[ToolUse, ...], turn: int) -> tuple[ToolUse, ...]:
-    """The tool calls with unique ids; those that were fine are kept, and the same calls always get the same ids."""
+def with_ids(uses: tuple[ToolUse, ...], turn: int, before: Sequence[Message]) -> tuple[ToolUse, ...]:
+    """The tool calls with unique ids; those that were fine are kept, and the same history always gives the same ids."""
     taken = {use.id for use in uses}
     if len(taken) == len(uses) and "" not in taken and None not in taken:
         return uses
+    taken |= {use.id for message in before if isinstance(message, Assistant) for use in message.tool_calls}
     seen: set[str] = set()
     named = []
     for place, use in enumerate(uses):
         id = use.id
         if not id or id in seen:
-            id = next(
-                made for n in range(len(uses) + 1) if (made := f"call_{turn}_{place}" + "_" * n) not in taken | seen
-            )
+            id = next(made for n in count() if (made := f"call_{turn}_{place}" + "_" * n) not in taken | seen)
         seen.add(id)
         named.append(ToolUse(use.name, use.arguments, id))
     return tuple(named)

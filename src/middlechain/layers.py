@@ -64,7 +64,10 @@ class Only:
         self._tools: list[Tool] = []
         self._predicates: list[Callable[[Any], bool]] = []
         self.names: set[str] = set()
-        for item in given if isinstance(given, list | tuple | set | frozenset) else [given]:
+        items = given if isinstance(given, list | tuple | set | frozenset) else [given]
+        if not items:
+            raise ConfigurationError("only= is empty, so its layer would never apply; name something, or leave it out")
+        for item in items:
             if isinstance(item, str):
                 self.names.add(item)
             elif isinstance(item, Tool):
@@ -78,23 +81,23 @@ class Only:
                     f"only= got {item!r:.80}; give agents, tools, names of either, or a predicate of the call"
                 )
 
-    def reach(self, kind: str, agent: Any, agent_name: str) -> bool | Callable[[Any], bool]:
+    def reach(self, kind: str, plan: Plan) -> bool | Callable[[Any], bool]:
         """Whether the layer applies to that agent's calls of that kind: always, never, or as a condition says."""
-        if agent_name in self.names or any(
-            isinstance(agent, one) if isinstance(one, type) else agent is one for one in self._agents
+        if plan.name in self.names or any(
+            isinstance(plan.agent, one) if isinstance(one, type) else plan.agent is one for one in self._agents
         ):
             return True
-        if kind == "tool" and (self.names or self._tools):
-            return self._applies_to_tool
-        if self._predicates:
-            return self._applies
-        return False
+        # A plain function among the agent's tools is that tool, not a predicate to be called.
+        tools = [*self._tools, *(tool for tool in plan.tools if tool.function in self._predicates)]
+        functions = {tool.function for tool in tools}
+        predicates = [predicate for predicate in self._predicates if predicate not in functions]
 
-    def _applies(self, call: Any) -> bool:
-        return any(predicate(call) for predicate in self._predicates)
+        def applies(call: Any) -> bool:
+            return any(predicate(call) for predicate in predicates)
 
-    def _applies_to_tool(self, call: Any) -> bool:
-        return call.name in self.names or call.tool in self._tools or self._applies(call)
+        if kind == "tool" and (self.names or tools):
+            return lambda call: call.name in self.names or call.tool in tools or applies(call)
+        return applies if predicates else False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,7 +216,7 @@ class Stack:
         for registration in (*self.registrations, *plan.registrations, *self.run_registrations):
             if registration.kind != kind:
                 continue
-            reach = True if registration.only is None else registration.only.reach(kind, plan.agent, plan.name)
+            reach = True if registration.only is None else registration.only.reach(kind, plan)
             if reach is True:
                 layers.append((registration.layer, None))
             elif reach is not False:

@@ -232,10 +232,16 @@ def history_of(messages: Iterable[Message | Mapping[str, Any]]) -> tuple[Message
     given = tuple(messages)
     if _MESSAGES.issuperset(map(type, given)):
         return cast("tuple[Message, ...]", given)
-    return tuple(
-        message if type(message) in _MESSAGES else _read(message, place)  # type: ignore[misc]  # the set of types is not seen as a guard
-        for place, message in enumerate(given)
-    )
+    read: list[Message] = []
+    names: dict[str, str] = {}
+    for place, item in enumerate(given):
+        message = item if isinstance(item, Message) else _read(item, place)
+        if isinstance(message, Assistant):
+            names.update({use.id: use.name for use in message.tool_calls})
+        elif isinstance(message, ToolMessage) and not message.name:  # OpenAI leaves it out
+            message = replace(message, name=names.get(message.tool_call_id, ""))
+        read.append(message)
+    return tuple(read)
 
 
 def user_message(input: object) -> User:
@@ -344,10 +350,20 @@ def _read_message(data: Mapping[str, Any]) -> Message:
     raise ValueError(f"there is no role {role!r}")
 
 
+def _read_file(data: Mapping[str, Any]) -> File:
+    if "file_data" not in data:
+        return File(id=data["file_id"], name=data.get("filename"))
+    head, _, body = data["file_data"].rpartition(",")  # a data URL, or base64 alone
+    media_type = head.removeprefix("data:").removesuffix(";base64") or "application/pdf"
+    return File(base64.b64decode(body, validate=True), data.get("filename"), media_type)
+
+
 def _read_part(data: Mapping[str, Any]) -> Part:
     kind = data["type"]
-    if kind == "text":
-        return Text(data["text"])
+    if kind in {"text", "refusal"}:
+        return Text(data[kind])
+    if kind == "file" and "file" in data:
+        return _read_file(data["file"])
     if kind == "image_url":
         return Image(data["image_url"]["url"], detail=data["image_url"].get("detail"))
     if kind == "input_audio":

@@ -47,6 +47,7 @@ class Run:
     __slots__ = (
         "app",
         "bus",
+        "calls_by_code",
         "data",
         "deadline",
         "deferred",
@@ -102,6 +103,7 @@ class Run:
         self.instances: dict[type, Any] = {}
         self.root: Step | None = None
         self.steps = 0
+        self.calls_by_code = 0
 
 
 _NO_DATA: Mapping[str, Any] = MappingProxyType({})
@@ -126,6 +128,7 @@ class Step:
         "meter",
         "parent",
         "plan",
+        "reply",
         "run",
         "stamps",
         "turn",
@@ -154,6 +157,7 @@ class Step:
         self.edge: Edge | None = None
         self.exchange: list[Message] = []  # the user's message, then the turns whose tools ran
         self.turn = 0
+        self.reply: ChatReply | None = None  # the turn's, until the turn is recorded
         self.turns_taken = 0  # as `turn`, but not set back when an agent layer starts the step again
         self.made: Result | None = None  # the result as the runtime made it last
         self.stamps: list[Usage] = []  # the usages that the runtime put on results, to tell them from a layer's own
@@ -168,6 +172,7 @@ class Step:
         if self.given is None or self.given[0] is not input:
             self.given = (input, user_message(input))
         self.turn = 0
+        self.reply = None
         self.exchange = [self.given[1]]
 
     def next_turn(self) -> int:

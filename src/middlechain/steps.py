@@ -169,17 +169,16 @@ async def _take_turns(step: Step) -> Result:
         if limits is not None:
             raise await _reached(step, limits, "turns", limits.turns or 0)
         step.turns_taken += 1
+        step.reply = None
         reply, offer = await ask(step)
+        step.reply = reply
         if not reply.tool_calls:
             return await _answered(step, reply)
         if step.run.stop_reason is not None:
-            return stopped(step, "stop", reply)
+            return stopped(step, "stop")
         limits = _turn_limits(step)
         if limits is not None:
-            error = await _reached(step, limits, "turns", limits.turns or 0)
-            if error.stops:
-                return stopped(step, "limit", reply)
-            raise error
+            raise await _reached(step, limits, "turns", limits.turns or 0)
         await run_tools(step, reply, offer)
 
 
@@ -235,10 +234,15 @@ def _result(step: Step, *last: Message, stopped_by: str | None = None, finish_re
     return step.made
 
 
-def stopped(step: Step, by: str = "limit", reply: ChatReply | None = None) -> Result:
-    """What there is when no further turn is allowed; the tool calls of the last reply do not run and are dropped."""
+def stopped(step: Step, by: str = "limit") -> Result:
+    """What there is when no further turn is allowed; tool calls of the last reply that did not run are dropped."""
     reason = "limit" if by == "limit" else "stop"
-    last = () if reply is None else (Assistant(reply.text, (), reply.reasoning, reason),)
+    reply = step.reply
+    last = (
+        ()
+        if reply is None or not (reply.text or reply.reasoning)
+        else (Assistant(reply.text, (), reply.reasoning, reason),)
+    )
     return _result(step, *last, stopped_by=by, finish_reason=reason)
 
 

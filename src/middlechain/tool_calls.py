@@ -124,12 +124,13 @@ class ToolCall:
         raise AttributeError("a ToolCall is immutable; use call.replace(...)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ToolCall, (self.name, self._args, self.id)
+        return ToolCall, (self.name, self._args, self.id, None, self.problem)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ToolCall):
             return NotImplemented
-        return (self.name, self._args, self.id) == (other.name, other._args, other.id)
+        mine, theirs = (self.name, self._args, self.id), (other.name, other._args, other.id)
+        return mine == theirs and self.problem == other.problem
 
     __hash__ = None  # type: ignore[assignment]  # its arguments are data that cannot be hashed
 
@@ -176,6 +177,14 @@ class ToolResult:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a ToolResult is immutable; return what should replace its text")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ToolResult, (self.name, self._args, self.output, self.is_error, self.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ToolResult) and self.__reduce__() == other.__reduce__()
+
+    __hash__ = None  # type: ignore[assignment]  # as of a ToolCall
 
     def __repr__(self) -> str:
         return f"ToolResult(name={self.name!r}, output={self.output!r:.60}, is_error={self.is_error}, id={self.id!r})"

@@ -78,15 +78,17 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
     Raises:
         ConfigurationError: for an unknown option, or a signature that cannot be described to a model.
     """
-    for option in options:
-        if option in _LATER:
+    for option, value in options.items():
+        if option in _LATER and value:
             raise ConfigurationError(
                 f"tool({option}=) is not in this version yet: {_LATER[option]} come later; leave it out"
             )
-        if option not in _ToolOptions.__annotations__:
+        if option not in _ToolOptions.__annotations__ and option not in _LATER:
             raise ConfigurationError(
                 f"tool() has no option {option!r}; it has {', '.join(_ToolOptions.__annotations__)}"
             )
+    for option in _LATER:
+        options.pop(option, None)  # the default of what is to come, written out
     if function is None:
         return partial(_make_tool, **options)
     return _make_tool(function, **options)

@@ -124,7 +124,7 @@ class Pending:
         if self.ticket.ran is None:
             text = "The tool did not run: the step ended before."
         elif self.ticket.ended:
-            text = "The tool ran, its result was withheld."
+            text = "The call is not lost: it ran, its result was withheld."
         else:
             text = "The tool was started and did not finish; what it did by then is not known."
         return ToolMessage(text, self.use.id, self.use.name, is_error=True)
@@ -158,6 +158,7 @@ def _again(use: ToolUse, reason: str | None) -> ToolMessage:
 
 
 def _record(step: Step, reply: ChatReply, uses: Sequence[ToolUse], results: Sequence[ToolMessage]) -> None:
+    step.reply = None
     step.exchange.append(Assistant(reply.text, uses, reply.reasoning, reply.finish_reason))
     step.exchange.extend(results)
 
@@ -237,5 +238,7 @@ async def _after_tool(step: Step, call: ToolCall, output: ToolOutput) -> ToolOut
 async def call_tool(step: Step, name: str, args: Mapping[str, Any]) -> ToolOutput:
     """A tool call that code makes with `ctx.call_tool`: the same way in, and no place in history."""
     ticket = Ticket(step.plan.by_name, Admission(step), copy_context())
-    call = read_call(name, fresh(dict(args)), None, "", ticket, step.ctx, step.plan.agent)
+    step.run.calls_by_code += 1
+    id = f"ctx_{step.run.calls_by_code}"
+    call = read_call(name, fresh(dict(args)), None, id, ticket, step.ctx, step.plan.agent)
     return await RunIn(ticket.variables, _dispatch(step, call))

@@ -53,7 +53,10 @@ def run(
     events: Annotated[bool, typer.Option("--events", help="Print every event as a line of JSON instead.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Ask an agent of an app. The answer's text goes to standard output as it comes, all else to standard error."""
+    """Ask an agent of an app. Its answer goes to standard output, all else to standard error.
+
+    On a terminal the answer is shown as it comes; a file or a pipe gets it when it is final.
+    """
     screen = Screen(sys.stdout, sys.stderr)
     # What the app prints is not the answer, so it goes beside it; an app that sets up its own logging has its way
     with _reporting(screen, debug), redirect_stdout(screen.beside):
@@ -143,18 +146,32 @@ def _reporting(screen: Screen, debug: bool) -> Generator[None]:
     except OutputClosed:
         _forget_stdout()
         raise typer.Exit(141) from None
-    except MiddlechainError as error:
-        _complain(str(error), debug)
-        raise typer.Exit(2) from error
-    except Exception as error:  # of the app's own code; anything else it raises goes on
-        fix = "" if debug else "; --debug shows where"
-        _complain(f"the app raised {type(error).__name__}: {error}{fix}", debug)
-        raise typer.Exit(1) from error
+    except Exception as error:  # anything else goes on
+        ours = _is_ours(error)
+        if debug:  # its last line is the message
+            typer.echo(printable(traceback.format_exc()), err=True, nl=False)
+        elif ours:
+            _complain(str(error))
+        else:
+            what = ": ".join(filter(None, (type(error).__name__, str(error))))
+            _complain(f"the app raised {what}; --debug shows where")
+        raise typer.Exit(2 if ours else 1) from error
 
 
-def _complain(message: str, debug: bool = False) -> None:
-    if debug:
-        traceback.print_exc()
+def _is_ours(error: Exception) -> bool:
+    """Whether the error's message is the library's own, which says what happened and ends with the fix.
+
+    The rule: it is one of our errors, and a room of ours raised it. The app's code raises our errors too, in words of
+    its own: FatalToolError, say, or a ModelError of its own model. A ScriptedModel raises what the app gave it, so what
+    comes from there is the app's; what it complains of itself is a ConfigurationError.
+    """
+    *_, (raised_in, _) = traceback.walk_tb(error.__traceback__)
+    room = raised_in.f_globals.get("__name__", "")
+    scripted = room == "middlechain.testing" and not isinstance(error, ConfigurationError)
+    return isinstance(error, MiddlechainError) and room.partition(".")[0] == "middlechain" and not scripted
+
+
+def _complain(message: str) -> None:
     typer.echo(f"error: {printable(message)}", err=True)
 
 

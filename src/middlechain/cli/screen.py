@@ -38,6 +38,7 @@ class Screen:
         err: takes the notes; may be the same.
 
     Attributes:
+        terminal: whether the text goes to a terminal, where somebody reads it as it comes.
         beside: a file to hand to `print` and to loggers. While it shares a terminal (or the file) with a line of text
             that has not ended, it holds back what it gets until it has.
     """
@@ -46,10 +47,10 @@ class Screen:
         self.out = out
         self.err = err
         self.beside = cast("TextIO", _Beside(self))  # a file as far as print, loggers and rich ask
-        self._shared = out is err or (out.isatty() and err.isatty())
+        self.terminal = out.isatty()
+        self._shared = out is err or (self.terminal and err.isatty())
         self.open_line = False
         self._console = Console(file=self.beside, highlight=False, markup=False, emoji=False)
-        self._terminal = out.isatty()
         self._held: list[str] = []
 
     def write(self, text: str) -> None:
@@ -58,7 +59,7 @@ class Screen:
         Raises:
             OutputClosed: when nobody reads it.
         """
-        _write(self.out, printable(text) if self._terminal else text)
+        _write(self.out, printable(text) if self.terminal else text)
         self.open_line = not text.endswith("\n")
 
     def end_line(self) -> None:
@@ -127,8 +128,10 @@ def _write(file: TextIO, text: str) -> None:
 class Answer:
     """The text of one run on its way to a screen.
 
-    Texts of several turns are separated by a blank line. What is written cannot be taken back: where the run retracts
-    text, a note says so, and what holds instead follows as a new paragraph.
+    On a terminal it streams, and texts of several turns are separated by a blank line. What is written cannot be taken
+    back: where the run retracts text, a note says so, and what holds instead follows as a new paragraph.
+
+    A file or a pipe gets the result's text alone, when the run has ended: whoever reads it cannot see the notes.
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -139,7 +142,7 @@ class Answer:
 
     def take(self, event: Event) -> None:
         """Write what the event adds to the answer. Steps within steps are not the answer's business."""
-        if event.parent is not None:
+        if event.parent is not None or not self._screen.terminal:
             return
         if isinstance(event, TextDelta):
             self._write(event.turn, event.text)

@@ -33,8 +33,14 @@ def load_app(target: str) -> App:
     app = getattr(module, name, None)
     if isinstance(app, App):
         return app
-    problem = f"has no {name!r}" if app is None else f"has a {name!r} that is a {type(app).__name__}, not an App"
-    raise ConfigurationError(f"{place!r} {problem}; {_instead(module, place)}")
+    problem = f"{place!r} has no {name!r}" if app is None else f"{name!r} in {place!r} is {_kind(app)}, not an App"
+    raise ConfigurationError(f"{problem}; {_instead(module, place)}")
+
+
+def _kind(value: object) -> str:
+    """What the value is, with its article."""
+    kind = "class" if isinstance(value, type) else type(value).__name__
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
 def _instead(module: ModuleType, place: str) -> str:
