@@ -11,6 +11,7 @@ from middlechain import (
     Agent,
     App,
     Assistant,
+    ChatReply,
     Context,
     FatalToolError,
     ReasoningDelta,
@@ -18,11 +19,13 @@ from middlechain import (
     TextDelta,
     TextReset,
     ToolUse,
+    Usage,
     repeats,
     tool,
 )
 from middlechain.testing import Collected, ScriptedModel, collect
 
+from .conftest import by_run, by_stream
 from .scenes import RESET, Boom, deltas, fold
 
 pytestmark = pytest.mark.anyio
@@ -302,3 +305,54 @@ async def test_s1_a_nested_steps_stream_says_what_its_result_says() -> None:
     (step,) = {event.step for event in events if event.agent == "inner"}
     assert fold([event for event in events if event.step == step]) == {(step, 1): "<said inside>"}
     assert (nested[0].text, result.text) == ("<said inside>", "done")
+
+
+async def test_s11_hooks_and_layers_fire_alike_and_in_one_order_in_run_and_stream() -> None:
+    """B34."""
+    logs: list[list[str]] = []
+    results: list[Result] = []
+    for way in (by_run, by_stream):
+        log: list[str] = []
+        logs.append(log)
+        model = ScriptedModel([["see", ToolUse("look")], ChatReply("done", usage=Usage(3, 2))])
+        hooks = {name: logging_hook(name, log) for name in HOOKS}
+        agent = Agent(name="a", model=model, tools=[look], hooks=[hooks], instructions="be brief")
+        app = App()
+        for scope in ("run", "agent", "chat", "tool"):
+            layers: dict[str, Any] = {scope: [logging_layer(f"{scope} {n}", log) for n in (1, 2)]}
+            app.use(**layers)
+        results.append(await way(app, agent, "hi", run_id="r"))
+        assert len(model.calls) == 2
+    assert logs[0] == logs[1] == ORDER
+    plain, streamed = results
+    assert plain == streamed
+    assert (plain.usage, plain.finish_reason) == (Usage(3, 2, requests=2), "stop")
+
+
+HOOKS = ("before_run", "before_prompt", "before_tool", "after_tool", "after_response", "after_run", "on_error")
+CHAT = ["chat 1 in", "chat 2 in", "chat 2 out", "chat 1 out"]
+ORDER = [
+    *("run 1 in", "run 2 in", "agent 1 in", "agent 2 in", "before_run"),
+    *("before_prompt", *CHAT),
+    *("before_tool", "tool 1 in", "tool 2 in", "tool 2 out", "tool 1 out", "after_tool"),
+    *("before_prompt", *CHAT),
+    *("after_response", "after_run", "agent 2 out", "agent 1 out", "run 2 out", "run 1 out"),
+]
+
+
+def logging_hook(name: str, log: list[str]) -> Any:
+    def hook(value: Any, ctx: Context) -> None:
+        log.append(name)
+
+    return hook
+
+
+def logging_layer(name: str, log: list[str]) -> Any:
+    async def layer(call: Any, next: Any) -> Any:
+        log.append(f"{name} in")
+        try:
+            return await next()
+        finally:
+            log.append(f"{name} out")
+
+    return layer

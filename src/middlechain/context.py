@@ -30,6 +30,11 @@ class State:
     def __getattr__(self, name: str) -> Any:
         raise _never_set(name, self)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]  # what it holds may change
+
     def __repr__(self) -> str:
         return f"State({', '.join(sorted(vars(self)))})"
 
