@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -295,3 +297,42 @@ async def test_s5_a_stream_is_read_inside_its_block_and_by_one_task_and_entered_
             await anext(stream)
     with pytest.raises(ContractError, match=r"entered before; call app.stream\(...\) again for another run$"):
         await stream.__aenter__()
+
+
+def test_s5_a_block_left_in_another_task_ends_the_run_and_says_what_to_do() -> None:
+    """As an async generator around it does that is dropped, or read with a timeout of its own for each item."""
+    log: list[str] = []
+
+    async def layer(call: Any, next: Any) -> Any:
+        try:
+            return await next()
+        finally:
+            log.append("ended")
+
+    async def body() -> Any:
+        async with App().use(chat=layer).stream(Agent(model=ScriptedModel([["a"] * 40])), "hi") as stream:
+            async for event in stream:
+                yield event
+
+    async def read_elsewhere() -> None:
+        generator = body()
+        await asyncio.create_task(generator.__anext__())
+        with pytest.raises(ContractError, match=r"left in another task .*within contextlib.aclosing"):
+            await asyncio.create_task(generator.aclose())
+
+    asyncio.run(read_elsewhere())
+    assert log == ["ended"]
+
+
+@pytest.mark.anyio
+async def test_s5_a_generator_around_a_stream_may_be_left_early_within_aclosing() -> None:
+    async def body() -> Any:
+        async with App().stream(Agent(model=ScriptedModel([["a"] * 40])), "hi") as stream:
+            async for event in stream:
+                yield event
+
+    with anyio.fail_after(5):
+        async with aclosing(body()) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    break

@@ -39,6 +39,7 @@ class Stream:
         self._closing = False
         self._ended = False
         self._over: anyio.Event
+        self._entered_in: int
         self._arrived: anyio.Event | None = None
         self._taken: anyio.Event | None = None
 
@@ -47,6 +48,7 @@ class Stream:
             raise ContractError("this stream was entered before; call app.stream(...) again for another run")
         self._over = anyio.Event()
         self._scope = anyio.CancelScope()
+        self._entered_in = anyio.get_current_task().id
         self._tasks = tasks = anyio.create_task_group()
         await tasks.__aenter__()
         tasks.start_soon(self._produce)
@@ -57,6 +59,12 @@ class Stream:
     ) -> bool | None:
         tasks = cast("TaskGroup", self._tasks)  # __aenter__ set it
         self._close()
+        if anyio.get_current_task().id != self._entered_in:
+            await self._over.wait()
+            raise ContractError(
+                "the block of this stream was left in another task than it was entered in, as when an async generator "
+                "around it is dropped; the run was ended; iterate such a generator within contextlib.aclosing(...)"
+            ) from error
         if error is not None and isinstance(error, anyio.get_cancelled_exc_class()):
             return await tasks.__aexit__(kind, error, traceback)
         await tasks.__aexit__(None, None, None)
