@@ -281,6 +281,35 @@ async def test_m5_a_next_that_ends_after_its_layer_changes_nothing(scope: str) -
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("layers", [[], [lambda call, go_on: go_on()]], ids=["no layer", "a layer"])
+async def test_t9_a_tool_that_cancels_its_task_and_ends_before_it_notices_harms_nobody(
+    go: Go, anyio_backend: str, layers: list[Any]
+) -> None:
+    if anyio_backend == "trio":
+        pytest.skip("trio's tasks cannot cancel themselves")
+
+    @tool
+    async def hasty() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return "done in haste"
+
+    both = anyio.Event()
+
+    @tool
+    async def slow() -> str:
+        both.set()
+        await anyio.wait_all_tasks_blocked()
+        return "slow"
+
+    agent = Agent(model=ScriptedModel([[ToolUse("hasty"), ToolUse("slow")], "end"]), tools=[hasty, slow])
+    app = App().use(tool=layers) if layers else App()
+    result = await go(app, agent, "hi")
+    assert [m.text for m in result.messages] == ["hi", "", "done in haste", "slow", "end"]
+
+
+@pytest.mark.anyio
 async def test_t9_a_hook_of_one_of_several_calls_that_raises_a_cancellation_of_its_own_has_failed(
     go: Go, anyio_backend: str
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from types import CoroutineType
@@ -49,13 +50,14 @@ __all__ = [
 class Ticket:
     """What the runtime keeps about one tool call while hooks and layers pass copies of it along."""
 
-    __slots__ = ("admission", "by_name", "checked", "ended", "ran", "variables")
+    __slots__ = ("admission", "alone", "by_name", "checked", "ended", "ran", "variables")
 
     def __init__(self, by_name: Mapping[str, Tool], admission: Admission, variables: Variables) -> None:
         self.by_name = by_name
         self.admission = admission
         self.variables = variables
         self.checked: tuple[object, Arguments] | None = None
+        self.alone = False  # whether the call has a task of its own, and no layers in it
         self.ran: Tool | None = None  # the tool that started, if one has
         self.ended = False  # whether it has also ended with an output
 
@@ -277,7 +279,7 @@ async def run_tool(call: ToolCall) -> ToolOutput:
     """The endpoint of the tool layers: limits, validation, the tool. What the tool raises becomes an error result.
 
     The tool runs in a task of its own, so that one that cancels its task cancels nothing else, and so that a run
-    whose caller is cancelled waits for a tool in a thread.
+    whose caller is cancelled waits for a tool in a thread. Where the call has one that no layer shares, that will do.
     """
     ticket = cast("Ticket", call.ticket)
     tool = call.tool
@@ -291,6 +293,12 @@ async def run_tool(call: ToolCall) -> ToolOutput:
     await ticket.admission.enter(ticket)
     positional, named = tool.signature.bind(_arguments(call, ticket).given, call.ctx)
     ticket.ran = tool
+    if ticket.alone:
+        output = await _attempt(tool, positional, named)
+        ticket.ended = True
+        await _forget_own_cancellation()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return output
     outputs: list[ToolOutput] = []
 
     async def child() -> None:
@@ -307,6 +315,13 @@ def _arguments(call: ToolCall, ticket: Ticket) -> Arguments:
     if checked is not None and checked[0] is call._args:
         return checked[1]
     return cast("Tool", call.tool).signature.check(call.args)
+
+
+async def _forget_own_cancellation() -> None:
+    """Take the sting out of a tool that cancelled its own task and ended before it noticed."""
+    if not was_cancelled() and anyio.get_current_task().has_pending_cancellation():
+        with suppress(anyio.get_cancelled_exc_class()):
+            await anyio.lowlevel.checkpoint()
 
 
 async def _attempt(tool: Tool, positional: Sequence[Any], named: dict[str, Any]) -> ToolOutput:

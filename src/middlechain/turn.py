@@ -146,6 +146,8 @@ async def run_tools(step: Step, reply: ChatReply, offer: Offer) -> None:
         if len(pending) == 1:
             await _isolated(step, pending[0])()
         else:
+            for one in pending:
+                one.ticket.alone = chain_of(step, TOOL, run_tool) is run_tool
             await pump(step.run.bus, *(_isolated(step, one) for one in pending))
     finally:
         if all(one.output is not None for one in pending) or any(one.ticket.ran is not None for one in pending):
