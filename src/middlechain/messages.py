@@ -5,7 +5,6 @@ How a message looks on the wire of one provider is that provider's model's busin
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Self, TypeAlias, cast
 from typing_extensions import TypedDict, Unpack
 
 from middlechain.errors import ConfigurationError
+from middlechain.parts import Audio, File, Image, Part, Text, read_part, write_part
 
 __all__ = [
     "Assistant",
@@ -35,56 +35,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A part that is text."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """A picture: a `url`, or its `data` with a `media_type` such as `"image/png"`.
-
-    `detail` is OpenAI's hint about resolution (`"low"`, `"high"`, `"auto"`); default: none is sent.
-    """
-
-    url: str | None = None
-    data: bytes | None = None
-    media_type: str = "image/png"
-    detail: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.url is None and self.data is None:
-            raise ConfigurationError("an Image() shows nothing; give it a url= or data=")
-
-
-@dataclass(frozen=True, slots=True)
-class Audio:
-    """A sound: its `data` and `format` (default `"wav"`)."""
-
-    data: bytes
-    format: str = "wav"
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file: its `data` with a `name` and a `media_type`, or the `id` of one uploaded before."""
-
-    data: bytes | None = None
-    name: str | None = None
-    media_type: str = "application/pdf"
-    id: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.data is None and self.id is None:
-            raise ConfigurationError("a File() holds nothing; give it data= or the id= of an uploaded one")
-
-
-Part: TypeAlias = Text | Image | Audio | File
 Content: TypeAlias = str | Sequence[Part]
-
-_PARTS = (Text, Image, Audio, File)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +95,7 @@ def _content(content: object, owner: str) -> Content:
         return str.__str__(content)
     if isinstance(content, Iterable) and not isinstance(content, bytes | Mapping):
         parts = tuple(content)
-        if all(isinstance(part, _PARTS) for part in parts):
+        if all(isinstance(part, Part) for part in parts):
             return cast("tuple[Part, ...]", parts)
     article = "an" if owner == "Assistant" else "a"
     raise ConfigurationError(
@@ -238,7 +189,7 @@ def history_of(messages: Iterable[Message | Mapping[str, Any]]) -> tuple[Message
         message = item if isinstance(item, Message) else _read(item, place)
         if isinstance(message, Assistant):
             names.update({use.id: use.name for use in message.tool_calls})
-        elif isinstance(message, ToolMessage) and not message.name:  # OpenAI leaves it out
+        elif isinstance(message, ToolMessage) and isinstance(item, Mapping) and "name" not in item:  # as in OpenAI's
             message = replace(message, name=names.get(message.tool_call_id, ""))
         read.append(message)
     return tuple(read)
@@ -282,7 +233,7 @@ def _write(message: Message) -> dict[str, Any]:
     content = message.content
     data: dict[str, Any] = {
         "role": message.role,
-        "content": content if isinstance(content, str) else [_write_part(part) for part in content],
+        "content": content if isinstance(content, str) else [write_part(part) for part in content],
     }
     if isinstance(message, User) and message.name is not None:
         data["name"] = message.name
@@ -305,19 +256,6 @@ def _write(message: Message) -> dict[str, Any]:
     return data
 
 
-def _write_part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    if isinstance(part, Image) and part.url is not None and part.data is None and part.media_type == "image/png":
-        detail = {} if part.detail is None else {"detail": part.detail}
-        return {"type": "image_url", "image_url": {"url": part.url, **detail}}
-    data: dict[str, Any] = {"type": type(part).__name__.lower()}
-    for name in part.__slots__:
-        value = getattr(part, name)
-        data[name] = base64.b64encode(value).decode() if isinstance(value, bytes) else value
-    return data
-
-
 def _read(item: object, place: int) -> Message:
     try:
         return _read_message(cast("Mapping[str, Any]", item))
@@ -331,7 +269,7 @@ def _read(item: object, place: int) -> Message:
 def _read_message(data: Mapping[str, Any]) -> Message:
     role = data["role"]
     raw = data.get("content")
-    content: Content = raw if isinstance(raw, str) else "" if raw is None else tuple(_read_part(part) for part in raw)
+    content: Content = raw if isinstance(raw, str) else "" if raw is None else tuple(read_part(part) for part in raw)
     if role in {"system", "developer"}:
         return System(content)
     if role == "user":
@@ -348,30 +286,3 @@ def _read_message(data: Mapping[str, Any]) -> Message:
     if role == "tool":
         return ToolMessage(content, data["tool_call_id"], data.get("name") or "", data.get("is_error", False))
     raise ValueError(f"there is no role {role!r}")
-
-
-def _read_file(data: Mapping[str, Any]) -> File:
-    if "file_data" not in data:
-        return File(id=data["file_id"], name=data.get("filename"))
-    head, _, body = data["file_data"].rpartition(",")  # a data URL, or base64 alone
-    media_type = head.removeprefix("data:").removesuffix(";base64") or "application/pdf"
-    return File(base64.b64decode(body, validate=True), data.get("filename"), media_type)
-
-
-def _read_part(data: Mapping[str, Any]) -> Part:
-    kind = data["type"]
-    if kind in {"text", "refusal"}:
-        return Text(data[kind])
-    if kind == "file" and "file" in data:
-        return _read_file(data["file"])
-    if kind == "image_url":
-        return Image(data["image_url"]["url"], detail=data["image_url"].get("detail"))
-    if kind == "input_audio":
-        return Audio(base64.b64decode(data["input_audio"]["data"], validate=True), data["input_audio"]["format"])
-    for part in (Image, Audio, File):
-        if kind == part.__name__.lower():
-            fields = {name: data[name] for name in part.__slots__}
-            if fields["data"] is not None:
-                fields["data"] = base64.b64decode(fields["data"], validate=True)
-            return part(**fields)
-    raise ValueError(f"there is no part of type {kind!r}")

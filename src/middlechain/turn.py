@@ -15,6 +15,7 @@ from middlechain.chain import Handler, Scope, name_of, settle
 from middlechain.chat import CHAT, CUT_OFF, ChatCall, ChatReply, Model, Offer, Send, ask_model, discard
 from middlechain.errors import ToolError, WrongReturn
 from middlechain.events import ModelFinished, ModelStarted, ToolFinished, ToolStarted
+from middlechain.execution import run_tool
 from middlechain.messages import Assistant, Message, System, ToolMessage, ToolUse
 from middlechain.records import Step
 from middlechain.registry import model_named
@@ -26,7 +27,6 @@ from middlechain.tool_calls import (
     parse_arguments,
     read_call,
     reread,
-    run_tool,
 )
 from middlechain.tools import Tool, ToolOutput
 from middlechain.values import cut, fresh
