@@ -14,10 +14,11 @@ import middlechain
 
 SOURCE = Path(middlechain.__file__).parent
 # The page, top to bottom. A room may import those below it.
-PAGE = (
-    "app streams runs steps turn edge agent layers results chat registry execution tool_calls admission tools "
-    "values signature records context bus variables limits events chain messages parts errors"
-).split()
+PAGE = [
+    *["app", "streams", "runs", "steps", "turn", "edge", "agent", "layers", "results", "chat", "registry"],
+    *["execution", "tool_calls", "admission", "tools", "values", "signature", "records", "context", "bus"],
+    *["variables", "limits", "events", "chain", "messages", "parts", "errors"],
+]
 OFF_THE_CORRIDOR = ("models", "cli", "testing", "helpdesk")  # these may import the page; the page never imports them
 FILES = sorted(
     path for path in SOURCE.rglob("*.py") if path.name != "__main__.py" and path.parent.name != "__pycache__"

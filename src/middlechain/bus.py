@@ -65,17 +65,22 @@ class Bus:
 
     async def emit(self, origin: Origin, kind: Callable[..., Event], *payload: Any) -> None:
         """Build the event and deliver it; without a listener nothing is built."""
+        waiting = self.post(origin, kind, *payload)
+        if waiting is not None:
+            await waiting
+
+    def post(self, origin: Origin, kind: Callable[..., Event], *payload: Any) -> Coroutine[Any, Any, None] | None:
+        """As `emit`, but what has to wait is returned, to be awaited: to a stream alone, most events need no wait."""
         if not self.listening:
-            return
+            return None
         event = kind(*payload, origin=origin, seq=next(self._seq))
         if self.observers and _observing.get():
-            await self._deliver(event)
-        elif self._pumping or self._busy:
-            await self._leave(event)
-        elif self.observers or self._sink is None:
-            await self._carry(event)
-        elif self._sink.put(event):  # to a stream alone, most events go without a wait
-            await self._carry()
+            return self._deliver(event)
+        if self._pumping or self._busy:
+            return self._leave(event)
+        if self.observers or self._sink is None:
+            return self._carry(event)
+        return self._carry() if self._sink.put(event) else None
 
     async def _leave(self, event: Event) -> None:
         left = _Left(event)

@@ -40,7 +40,7 @@ class Edge:
         text = self._text.setdefault(turn, [])
         reasoning = self._reasoning.setdefault(turn, [])
         origin = self._step.at(turn)
-        emit = self._step.run.bus.emit
+        post = self._step.run.bus.post
 
         async def send(delta: Delta) -> None:
             kind = type(delta)
@@ -48,12 +48,14 @@ class Edge:
                 piece: str = delta.text  # type: ignore[union-attr]  # its type was just looked at
                 if piece:
                     (text if kind is TextDelta else reasoning).append(piece)
-                    await emit(origin, kind, piece)
+                    waiting = post(origin, kind, piece)
+                    if waiting is not None:
+                        await waiting
             elif kind is TextReset:
                 if text or reasoning:
                     text.clear()
                     reasoning.clear()
-                    await emit(origin, TextReset)
+                    await self._step.run.bus.emit(origin, TextReset)
             else:
                 raise WrongReturn(
                     f"send() got a value of type {kind.__name__} ({delta!r:.60}); "
