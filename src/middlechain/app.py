@@ -16,7 +16,7 @@ from middlechain.chat import ChatCall, ChatReply, Model
 from middlechain.errors import ConfigurationError, ContractError
 from middlechain.layers import KINDS, OneOrMore, Stack, read_layers
 from middlechain.limits import Limits
-from middlechain.messages import Input, Message, history_of
+from middlechain.messages import Input, Message, MessageBase, history_of
 from middlechain.records import Run
 from middlechain.registry import check_model
 from middlechain.results import AgentCall, Result, RunCall
@@ -43,7 +43,7 @@ class RunOptions(TypedDict, total=False):
     run_id: default: made up.
     """
 
-    history: Sequence[Message | Mapping[str, Any]]
+    history: Sequence[MessageBase | Mapping[str, Any]]
     state: Any
     data: Mapping[str, Any] | None
     limits: Limits | None

@@ -61,7 +61,9 @@ class ToolUse:
 
 
 @dataclass(frozen=True, slots=True)
-class _Message:
+class MessageBase:
+    """What all messages share. A list of several kinds is a list of these to a type checker."""
+
     content: Content
 
     def __post_init__(self) -> None:
@@ -105,14 +107,14 @@ def _content(content: object, owner: str) -> Content:
 
 
 @dataclass(frozen=True, slots=True)
-class System(_Message):
+class System(MessageBase):
     """The system prompt."""
 
     role = "system"
 
 
 @dataclass(frozen=True, slots=True)
-class User(_Message):
+class User(MessageBase):
     """What a person says, or (with `name`) another agent."""
 
     name: str | None = None
@@ -128,7 +130,7 @@ class _AssistantChanges(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Assistant(_Message):
+class Assistant(MessageBase):
     """What the model says.
 
     `finish_reason` and `blocked` travel with the history, but are not sent to a model.
@@ -161,7 +163,7 @@ class Assistant(_Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolMessage(_Message):
+class ToolMessage(MessageBase):
     """The result of one tool call."""
 
     tool_call_id: str
@@ -176,7 +178,7 @@ Input: TypeAlias = str | Sequence[Part] | User
 _MESSAGES = frozenset({System, User, Assistant, ToolMessage})
 
 
-def history_of(messages: Iterable[Message | Mapping[str, Any]]) -> tuple[Message, ...]:
+def history_of(messages: Iterable[MessageBase | Mapping[str, Any]]) -> tuple[Message, ...]:
     """The messages as a tuple; OpenAI-style dicts among them are read. Messages are not touched one by one."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise ConfigurationError(f"the history is {messages!r:.80}; give a list of messages")
@@ -208,7 +210,7 @@ def user_message(input: object) -> User:
     raise ConfigurationError(f"the input is {input!r:.80}; give text, a list of parts or a User(...) message")
 
 
-def dump(messages: Iterable[Message]) -> list[dict[str, Any]]:
+def dump(messages: Iterable[MessageBase]) -> list[dict[str, Any]]:
     """The messages as plain data for JSON, in OpenAI's shape where it has one. `load` gives the same messages back.
 
     Args:
@@ -217,7 +219,7 @@ def dump(messages: Iterable[Message]) -> list[dict[str, Any]]:
     Returns:
         One dict a message; nothing of the message is left out.
     """
-    return [_write(message) for message in messages]
+    return [_write(cast("Message", message)) for message in messages]
 
 
 def load(data: Iterable[Mapping[str, Any]]) -> list[Message]:
