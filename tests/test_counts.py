@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Awaitable, Callable
 from types import FrameType
@@ -71,11 +72,13 @@ async def python_calls(work: Work) -> int:
         nonlocal calls
         calls += event == "call"
 
+    gc.disable()  # others have callbacks in it
     sys.setprofile(count)
     try:
         await work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 

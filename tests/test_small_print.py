@@ -361,6 +361,21 @@ async def test_m5_two_next_at_once_are_refused_also_where_nothing_ever_waits(go:
 
 
 @pytest.mark.anyio
+async def test_m5_a_next_that_was_cancelled_before_it_began_was_not_forgotten(go: Go, anyio_backend: str) -> None:
+    if anyio_backend == "trio":
+        pytest.skip("wait_for is asyncio's")
+
+    async def impatient(call: Any, next: Any) -> Any:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(next(), 0)
+        return "no time" if call.input == "hi" else await next()
+
+    agent = Agent(model=ScriptedModel(["done"]))
+    assert (await go(App().use(agent=impatient), agent, "hi")).text == "no time"
+    assert (await go(App().use(agent=impatient), agent, "again")).text == "done"
+
+
+@pytest.mark.anyio
 async def test_t7_ids_that_are_made_up_are_new_in_the_whole_history(go: Go) -> None:
     model = ScriptedModel(
         lambda call: (

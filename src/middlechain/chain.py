@@ -66,6 +66,7 @@ async def settle(value: Any) -> Any:
 
 
 _FRESH, _RUNNING, _DONE, _FAILED, _LEFT = "fresh", "running", "done", "failed", "left"
+_FORGOTTEN = "forgotten"  # made, and never awaited
 
 
 class Continuation(Generic[Call, Answer]):
@@ -109,30 +110,26 @@ class Continuation(Generic[Call, Answer]):
 
     def refuse_at_once(self) -> Never:
         """Refuse a `next()` that comes while another one runs, or too late."""
-        scope, name = self.place.scope, name_of(self.place.layer)
         if self.state is _LEFT:
             raise NextCalledLate(
-                f"next() was called after the {scope.name} layer {name!r} had returned; "
-                "await it inside the layer, before its return"
+                f"next() was called after {self.place} had returned; await it inside the layer, before its return"
             )
         raise NextCalledAgain(
-            f"the {scope.name} layer {name!r} called next() while another next() of it was running; "
-            "await one before the other"
+            f"{self.place} called next() while another next() of it was running; await one before the other"
         )
 
     async def begin_again(self, call: Call) -> None:
         """`next()` goes on once more: refuse it, or take back what the last attempt sent."""
-        scope, name = self.place.scope, name_of(self.place.layer)
         if self.state in {_LEFT, _RUNNING}:
             self.refuse_at_once()
         if self.answer is not None and not getattr(self.place.layer, "__repeats__", False):
             raise NextCalledAgain(
-                f"the {scope.name} layer {name!r} called next() again after it had succeeded, which does and "
-                "charges everything twice; keep the first answer, or mark the layer with @repeats"
+                f"{self.place} called next() again after it had succeeded, which does and charges everything twice; "
+                "keep the first answer, or mark the layer with @repeats"
             )
         self.state = _RUNNING
         try:
-            await scope.restart(call)
+            await self.place.scope.restart(call)
         except BaseException as failure:
             self.failed(failure)
             raise
@@ -149,28 +146,28 @@ class Continuation(Generic[Call, Answer]):
         for going in self._all_made():
             if inspect.getcoroutinestate(going) == inspect.CORO_CREATED:
                 going.close()
-                state = _FRESH
+                state = _FORGOTTEN
         return state
 
     def leave(self) -> None:
         """Close the door behind a layer that returned, and hold it to the contract."""
         left = self.close()
-        who = f"the {self.place.scope.name} layer {name_of(self.place.layer)!r}"
         if left is _RUNNING:
-            raise NextCalledLate(f"{who} returned while its next() was still running; await it before the return")
-        if left is _FRESH and self.made is not None:
+            raise NextCalledLate(
+                f"{self.place} returned while its next() was still running; await it before the return"
+            )
+        if left is _FORGOTTEN:
             raise NothingReturned(
-                f"{who} called next() and never awaited it, so nothing inside ran; write: await next()"
+                f"{self.place} called next() and never awaited it, so nothing inside ran; write: await next()"
             )
 
     def keep(self) -> Answer:
         """What None keeps."""
         if self.answer is not None:
             return self.answer
-        scope = self.place.scope
         raise NothingReturned(
-            f"the {scope.name} layer {name_of(self.place.layer)!r} returned None without a successful next(); "
-            f"return await next(), or {scope.an_answer}"
+            f"{self.place} returned None without a successful next(); "
+            f"return await next(), or {self.place.scope.an_answer}"
         ) from getattr(self, "failure", None)
 
 
@@ -183,6 +180,9 @@ class Place(Generic[Call, Answer]):
         self.scope = scope
         self.layer = layer
         self.inner = inner
+
+    def __str__(self) -> str:
+        return f"the {self.scope.name} layer {name_of(self.layer)!r}"
 
 
 async def _nothing(call: Any) -> None:
