@@ -7,10 +7,11 @@ import base64
 import copy
 import pickle
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import pytest
+from pydantic import AfterValidator
 
 import middlechain
 from middlechain import (
@@ -176,6 +177,44 @@ class Echo:
 def test_t6_a_limit_that_is_no_number_of_characters_is_refused(most: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"is no number of characters; give one from 1 up"):
         tool(max_result_chars=most)(print)
+
+
+@pytest.mark.anyio
+async def test_h4_a_hook_may_give_a_tool_objects_that_have_no_json_form(go: Go) -> None:
+    class Handle:
+        """Something that only code can hold."""
+
+    handle = Handle()
+
+    @tool
+    async def use(what: Any) -> str:
+        return f"the very handle: {what is handle}"
+
+    def before_tool(call: ToolCall, ctx: Context) -> ToolCall:
+        return call.replace(args={"what": handle})
+
+    agent = Agent(
+        model=ScriptedModel([[ToolUse("use", {"what": "a"})], "end"]), tools=[use], hooks=[{"before_tool": before_tool}]
+    )
+    result = await go(App(), agent, "hi")
+    assert result.messages[2].text == "the very handle: True"
+
+
+def _only_one(value: int) -> int:
+    return {1: 1}[value]
+
+
+@pytest.mark.anyio
+async def test_t5_a_validator_that_crashes_stops_the_call_and_not_the_run(go: Go) -> None:
+    @tool
+    async def use(what: Annotated[int, AfterValidator(_only_one)]) -> str:
+        return "used"
+
+    model = ScriptedModel([[ToolUse("use", {"what": 2}), ToolUse("use", {"what": 1})], "end"])
+    result = await go(App(), Agent(model=model, tools=[use]), "hi")
+    refused, used = (m.text for m in result.messages[2:4])
+    assert "did not run: the arguments could not be checked (KeyError). Correct" in refused
+    assert used == "used"
 
 
 @pytest.mark.anyio

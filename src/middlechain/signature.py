@@ -50,6 +50,8 @@ class Signature:
             checked = self.model.__pydantic_validator__.validate_python(args)
         except ValidationError as error:
             raise ValueError(_explain(error)) from error
+        except Exception as error:  # a validator of the tool's own types failed: the call's fault or not, it cannot run
+            raise ValueError(f"the arguments could not be checked ({type(error).__name__})") from error
         given: dict[str, Any] = {}
         same = True
         for name, value in args.items():
@@ -71,8 +73,11 @@ class Signature:
 
     def _as_data(self, checked: BaseModel, args: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments as JSON-like data after pydantic has read them; as they came where that would lose anything."""
-        data = checked.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
-        return data if self.model.model_validate(data) == checked else args
+        try:
+            data = checked.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+            return data if self.model.model_validate(data) == checked else args
+        except Exception:  # noqa: BLE001 - objects of a hook's, which have no JSON form or cannot be compared
+            return args
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
