@@ -109,6 +109,9 @@ def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
     # A process inherits that a signal is ignored (nohup and background jobs ignore this one), and no other handling
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        # Whether the streams are buffered must not depend on the environment of whoever runs the tests
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        options = {"env": environment, **options}
         running = subprocess.Popen([sys.executable, "-m", "middlechain", *arguments], text=True, **options)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -728,10 +731,12 @@ def test_a_reader_that_has_gone_ends_it_without_a_traceback(shop: str, arguments
     assert (running.returncode, err) == (141, "")
 
 
-def test_a_reader_of_the_notes_that_has_gone_does_not_end_the_run(shop: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_of_the_notes_that_has_gone_does_not_end_the_run(shop: str, unbuffered: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    with started("run", shop, "status of order 7", stdout=subprocess.PIPE, stderr=writer) as running:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with started("run", shop, "status of order 7", stdout=subprocess.PIPE, stderr=writer, env=environment) as running:
         os.close(writer)
         out, _ = running.communicate()
     assert (running.returncode, out) == (0, f"order_status says: order 7 is shipped {ABOUT}\n")
@@ -745,6 +750,23 @@ class Closed(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         raise BrokenPipeError
+
+
+def test_notes_that_nobody_reads_any_more_are_dropped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        flushed = 0
+
+        def reconfigure(self, **options: Any) -> None: ...
+
+        def flush(self) -> None:
+            self.flushed += 1
+            if self.flushed == 1:
+                raise BrokenPipeError
+
+    gone = Gone()
+    monkeypatch.setattr(sys, "stderr", gone)
+    assert main(["--version"]) == 0
+    assert gone.flushed == 1
 
 
 def test_a_closed_output_in_process_is_the_same(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, TextIO, runtime_checkable
 
 import anyio
 import structlog
@@ -144,7 +144,7 @@ def _reporting(screen: Screen, debug: bool) -> Generator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except OutputClosed:
-        _forget_stdout()
+        _forget(sys.stdout)
         raise typer.Exit(141) from None
     except Exception as error:  # anything else goes on
         ours = _is_ours(error)
@@ -175,10 +175,18 @@ def _complain(message: str) -> None:
     typer.echo(f"error: {printable(message)}", err=True)
 
 
-def _forget_stdout() -> None:
+def _forget(stream: TextIO) -> None:
     """Keep the interpreter from flushing into a closed pipe when it ends."""
-    with suppress(OSError):  # where standard output is no file of the system
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError):  # where the stream is no file of the system
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _flush_notes() -> None:
+    """Nobody has to read the notes: what is left of them for a reader who has gone is dropped."""
+    try:
+        sys.stderr.flush()
+    except BrokenPipeError:
+        _forget(sys.stderr)
 
 
 @runtime_checkable
@@ -198,6 +206,13 @@ def invoke(arguments: Sequence[str] | None) -> int:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # for the life of the process
         else:  # a letter that the terminal's encoding lacks is no reason to crash
             stream.reconfigure(errors="replace")
+    try:
+        return _invoke(arguments)
+    finally:
+        _flush_notes()
+
+
+def _invoke(arguments: Sequence[str] | None) -> int:
     try:
         code: object = commands(arguments, standalone_mode=False, prog_name="middlechain")
     except Exception as error:
