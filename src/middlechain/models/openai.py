@@ -269,8 +269,7 @@ async def _bytes_of(response: httpx2.Response) -> AsyncGenerator[AsyncIterator[b
         with anyio.CancelScope(shield=True):
             await response.aclose()
             with suppress(*_broken()):
-                async for _ in parts:
-                    pass
+                _ = [part async for part in parts]  # what was on its way, which may be nothing
 
 
 def _broken() -> tuple[type[Exception], ...]:
