@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 import anyio
-from anyio.abc import TaskGroup
 
+from middlechain.background import start_task
 from middlechain.bus import was_cancelled
 from middlechain.errors import ContractError
 from middlechain.events import Event
@@ -31,7 +31,7 @@ class Stream:
         self._start = start
         self._events: deque[Event] = deque()
         self._scope: anyio.CancelScope
-        self._tasks: TaskGroup | None = None
+        self._entered = False
         self._result: Result | None = None
         self._error: BaseException | None = None
         self._raised = False
@@ -39,38 +39,37 @@ class Stream:
         self._closing = False
         self._ended = False
         self._over: anyio.Event
-        self._entered_in: int
         self._arrived: anyio.Event | None = None
         self._taken: anyio.Event | None = None
 
     async def __aenter__(self) -> Self:
-        if self._tasks is not None:
+        if self._entered:
             raise ContractError("this stream was entered before; call app.stream(...) again for another run")
+        self._entered = True
         self._over = anyio.Event()
         self._scope = anyio.CancelScope()
-        self._entered_in = anyio.get_current_task().id
-        self._tasks = tasks = anyio.create_task_group()
-        await tasks.__aenter__()
-        tasks.start_soon(self._produce)
+        start_task(self._produce)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        tasks = cast("TaskGroup", self._tasks)  # __aenter__ set it
+    ) -> None:
         self._close()
-        if anyio.get_current_task().id != self._entered_in:
-            await self._over.wait()
-            raise ContractError(
-                "the block of this stream was left in another task than it was entered in, as when an async generator "
-                "around it is dropped; the run was ended; iterate such a generator within contextlib.aclosing(...)"
-            ) from error
-        if error is not None and isinstance(error, anyio.get_cancelled_exc_class()):
-            return await tasks.__aexit__(kind, error, traceback)
-        await tasks.__aexit__(None, None, None)
+        await self._until_over()
         if error is None:
             self._raise_unseen()
-        return None
+
+    async def _until_over(self) -> None:
+        """Wait for the end of the run, whatever happens to this task meanwhile."""
+        interrupted: BaseException | None = None
+        while not self._over.is_set():
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._over.wait()
+            except anyio.get_cancelled_exc_class() as cancelled:  # asyncio's own cancel() passes through a shield
+                interrupted = cancelled
+        if interrupted is not None:
+            raise interrupted
 
     def _raise_unseen(self) -> None:
         """Raise what came while the run was being closed, or an interrupt, if nobody has seen it yet."""
@@ -119,7 +118,7 @@ class Stream:
             if self._ended or self._closing:
                 self._raise()
                 raise StopAsyncIteration
-            if self._tasks is None:
+            if not self._entered:
                 raise ContractError("a stream runs inside its block; write: async with app.stream(...) as stream")
             if self._reading:
                 raise ContractError("this stream is being read by another task; read it in one, and hand the events on")
@@ -172,7 +171,7 @@ class Stream:
 
     async def aclose(self) -> None:
         """End the run as leaving the block does, and wait until it has ended. May be called again, from any task."""
-        if self._tasks is not None:
+        if self._entered:
             self._close()
-            await self._over.wait()
+            await self._over.wait()  # without a shield, since the run itself may have called this
             self._raise_unseen()
