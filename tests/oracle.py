@@ -2,6 +2,8 @@
 
 A scenario is data: what the model says, and what each layer and hook does. `expect` walks through it in the order of
 the contract; `test_oracle.py` builds the same scenario for the library and compares.
+
+Of append-only streams it knows one thing: which text was out by the time that something else happened.
 """
 
 from __future__ import annotations
@@ -13,10 +15,16 @@ from dataclasses import dataclass, field
 OPS = ("pass", "keep", "rewrite", "append", "empty", "short", "fresh", "retry", "fail", "fail_late", "swallow",
        "twice_first", "twice_last", "twice_keep")  # fmt: skip
 SEND_OPS = ("upper", "hold", "drop", "noise")
+MARK = "@"  # after an op: its layer is marked @observes
+BREACHES = ("rewrite", "append", "empty", "short", "fresh", "twice_first")  # what a marked layer may not do
 
 
 class Boom(Exception):
     """Raised by a layer, a hook or the model."""
+
+
+class Breach(Boom):
+    """A layer marked @observes gave an answer of its own."""
 
 
 class Limit(Exception):
@@ -38,7 +46,7 @@ class Scenario:
     agent: list[str]
     chat: list[str]
     tool: list[str]
-    hooks: dict[str, str]  # hook -> "rewrite", "empty", "fail"
+    hooks: dict[str, str]  # hook -> "rewrite", "empty", "fail", or marked: "keep@"
     turns: int = 3
     stops: bool = False
 
@@ -54,57 +62,136 @@ class Said:
     cut: bool = False  # whether the messages end in tool results, since a limit stopped the step there
 
 
-def through(
-    ops: list[str], inner: Callable[[], Said], change: Callable[[Said, str], Said], fresh: Callable[[str], Said]
-) -> Said:
-    """One call through the layers, the first outermost."""
-    if not ops:
-        return inner()
-    op, rest = ops[0], ops[1:]
-
-    def go() -> Said:
-        return through(rest, inner, change, fresh)
-
-    if op == "short":
-        return fresh("short")
-    if op == "fail":
-        raise Boom
-    if op in {"retry", "swallow"}:
-        try:
-            return go()
-        except (Boom, Limit):
-            return go() if op == "retry" else fresh("swallowed")
-    first = go()
-    if op == "fail_late":
-        raise Boom
-    if op == "fresh":
-        return fresh("fresh")
-    if op.startswith("twice"):
-        last = go()
-        return first if op == "twice_first" else last
-    return change(first, {"rewrite": f"<{first.text}>", "append": first.text + "!", "empty": ""}.get(op, first.text))
+def holds(op: str) -> bool:
+    """Whether a layer holds text back in an append-only stream."""
+    return not op.endswith(MARK) or op.startswith("twice")
 
 
 class Oracle:
     """Interprets one scenario."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, append_only: bool = False) -> None:
         self.scenario = scenario
+        self.append_only = append_only
+        self.out: dict[int, tuple[str, str]] = {}  # what an append-only stream has sent: text and reasoning by turn
         self.requests = 0
         self.recorded: list[tuple[str, str]] = []  # the step as far as its tools ran
         self.taken = 0
+        self.turn = 0
 
     def expect(self) -> tuple[str, list[tuple[str, str]]] | type[Exception]:
         """The text and messages of the result, or the kind of error."""
 
-        def change(said: Said, text: str) -> Said:
-            return self.changed(said, text)
-
         try:
-            said = through(self.scenario.run, self.step, change, self.fresh)
+            said = self.through("run", self.step, self.changed, self.fresh)
         except (Boom, Limit) as error:
             return type(error)
-        return said.text, said.messages or []
+        messages = self.whole(said.messages or [])
+        return messages[-1][1] if self.out and messages[-1][0] == "assistant" else said.text, messages
+
+    def through(
+        self,
+        scope: str,
+        inner: Callable[[], Said],
+        change: Callable[[Said, str], Said],
+        fresh: Callable[[str], Said],
+        depth: int = 0,
+    ) -> Said:
+        """One call through the layers of a scope, the first outermost."""
+        ops: list[str] = getattr(self.scenario, scope)[depth:]
+        if not ops:
+            return inner()
+        op = ops[0].removesuffix(MARK)
+        marked = ops[0].endswith(MARK)
+
+        def go() -> Said:
+            return self.through(scope, inner, change, fresh, depth + 1)
+
+        if op == "short" and not marked:
+            return fresh("short")
+        if op == "short":
+            raise Breach
+        if op == "fail":
+            raise Boom
+        if op in {"retry", "swallow"}:
+            try:
+                return go()
+            except (Boom, Limit):
+                if op == "swallow" and marked:
+                    raise Breach from None
+                if op == "retry" and self.is_out(scope):
+                    raise
+                return go() if op == "retry" else fresh("swallowed")
+        first = go()
+        if op == "fail_late":
+            raise Boom
+        if op.startswith("twice"):
+            last = go()
+            if op == "twice_first" and marked:
+                raise Breach
+            return first if op == "twice_first" else last
+        if marked and op in BREACHES:
+            raise Breach
+        if op == "fresh":
+            return fresh("fresh")
+        return change(
+            first, {"rewrite": f"<{first.text}>", "append": first.text + "!", "empty": ""}.get(op, first.text)
+        )
+
+    # What an append-only stream has sent.
+
+    def is_out(self, scope: str) -> bool:
+        """Whether something went out that a further attempt in that scope would have to take back."""
+        return self.turn in self.out if scope == "chat" else bool(self.out) and scope != "tool"
+
+    def held(self, moment: str, tools: bool = False) -> bool:
+        """Whether text is held: as the model speaks, when a reply is there, when hooks or layers have answered."""
+        layers, hooks = self.scenario, self.scenario.hooks
+        inward = ("step", "answer", "reply", "model")
+        reached = inward.index(moment)
+        holding = list(layers.run)
+        holding += layers.agent if reached > 0 else []
+        holding += [hooks.get("after_run", MARK)] if reached > 1 else []
+        holding += [hooks.get("after_response", MARK)] if reached > 1 and not tools else []
+        holding += layers.chat if reached > 2 else []
+        return not self.append_only or any(map(holds, holding))
+
+    def release(self, said: Said, moment: str) -> Said:
+        """All of a step's text goes out, if nothing further out holds it."""
+        if not self.held(moment):
+            said.messages = self.whole(said.messages or [])
+            said.text = said.messages[-1][1] if said.messages[-1][0] == "assistant" else said.text
+            turn = 0
+            for role, text in said.messages:
+                turn += role == "assistant"
+                if role == "assistant" and text:
+                    self.out[turn] = (text, "")
+        return said
+
+    def send(self, text: str, reasoning: str) -> None:
+        if text or reasoning:
+            self.out[self.turn] = (text, reasoning)
+
+    def speak(self, reply: Reply) -> None:
+        """What goes out while the model speaks: all but what the layers hold or drop."""
+        pieces = [piece for piece in reply.pieces if piece]
+        for op in self.scenario.chat:
+            if op == "hold" + MARK:
+                pieces = pieces[:-2]
+            elif op == "drop" + MARK:
+                pieces = []
+        if not self.held("model"):
+            self.send("".join(pieces), reply.reasoning)
+
+    def whole(self, messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The messages with what was sent before them in their turn."""
+        turn = 0
+        said = []
+        for role, text in messages:
+            turn += role == "assistant"
+            sent = self.out.get(turn, ("", ""))[0] if role == "assistant" else ""
+            said.append((role, text if text.startswith(sent) else "\n\n".join(filter(None, (sent, text)))))
+        return said
 
     def fresh(self, text: str) -> Said:
         return Said(text, messages=[*(self.recorded or [("user", "hi")]), ("assistant", text)])
@@ -122,20 +209,21 @@ class Oracle:
         self.taken = 0
         self.recorded = [("user", "hi")]
         try:
-            return through(self.scenario.agent, self.attempt, self.changed, self.fresh)
+            return self.release(self.through("agent", self.attempt, self.changed, self.fresh), "step")
         except (Boom, Limit):
             hook = self.scenario.hooks.get("on_error")
             if hook is None:
                 raise
             if hook == "fail":
                 raise Boom from None
-            return self.fresh("" if hook == "empty" else "degraded")
+            return self.release(self.fresh("" if hook == "empty" else "degraded"), "step")
 
     def attempt(self) -> Said:
+        self.turn = 0
         self.recorded = [("user", "hi")]
         said = self.take_turns()
         text = self.hook("after_run", said.text)
-        return self.changed(said, text) if text != said.text else said
+        return self.release(self.changed(said, text) if text != said.text else said, "answer")
 
     def hook(self, name: str, text: str) -> str:
         what = self.scenario.hooks.get(name)
@@ -148,7 +236,10 @@ class Oracle:
             if self.taken >= self.scenario.turns:
                 return self.limit(None)
             self.taken += 1
-            reply = through(self.scenario.chat, self.model, self.reworded, Said)
+            self.turn += 1
+            reply = self.through("chat", self.model, self.reworded, Said)
+            if not self.held("reply", tools=bool(reply.tools)):
+                self.send(reply.text, reply.reasoning)
             if not reply.tools:
                 text = self.hook("after_response", reply.text)
                 return Said(text, messages=[*self.recorded, ("assistant", text)])
@@ -170,6 +261,7 @@ class Oracle:
         replies = self.scenario.replies
         reply = replies[self.requests] if self.requests < len(replies) else Reply(["done"])
         self.requests += 1
+        self.speak(reply)
         if reply.fails:
             raise Boom
         return Said("".join(reply.pieces), reply.tools, reply.reasoning)
@@ -186,7 +278,7 @@ class Oracle:
             return Said(kind)
 
         def one(kind: str) -> Said:
-            said = through(self.scenario.tool, lambda: run(kind), lambda said, text: Said(text), Said)
+            said = self.through("tool", lambda: run(kind), lambda said, text: Said(text), Said)
             return Said(self.hook("after_tool", said.text))
 
         try:

@@ -15,8 +15,8 @@ import middlechain
 SOURCE = Path(middlechain.__file__).parent
 # The page, top to bottom. A room may import those below it.
 PAGE = [
-    *["app", "streams", "runs", "steps", "turn", "edge", "agent", "layers", "results", "chat", "registry"],
-    *["execution", "tool_calls", "admission", "tools", "values", "signature", "records", "context", "bus"],
+    *["app", "streams", "runs", "steps", "turn", "append_only", "edge", "agent", "holds", "layers", "results", "chat"],
+    *["registry", "execution", "tool_calls", "admission", "tools", "values", "signature", "records", "context", "bus"],
     *["variables", "background", "limits", "events", "chain", "messages", "parts", "errors"],
 ]
 OFF_THE_CORRIDOR = ("models", "cli", "testing", "helpdesk")  # these may import the page; the page never imports them

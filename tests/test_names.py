@@ -277,8 +277,6 @@ LATER: list[tuple[str, Any]] = [
     ),
     *((name, lambda name=name: type("Sub", (Agent,), {name: []})) for name in ("guardrails", "output", "handoffs")),
     ("approve", lambda: tool(approve=True)(keep)),  # type: ignore[call-overload]
-    ("resets", lambda: App().stream(Agent(), "q", resets=False)),
-    ("on_text", lambda: App().stream(Agent(), "q", on_text=print)),  # type: ignore[call-arg]
     ("guardrails", lambda: App().stream(Agent(), "q", guardrails={})),  # type: ignore[call-arg]
 ]
 
@@ -291,7 +289,7 @@ def test_what_comes_in_a_later_version_is_refused_by_name(row: tuple[str, Any]) 
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", ["guardrails", "on_text"])
+@pytest.mark.parametrize("name", ["guardrails"])
 async def test_options_of_a_later_run_are_refused_by_name_before_anything_is_spent(go: Go, name: str) -> None:
     scripted = model()
     with pytest.raises(ConfigurationError, match=rf"{name}=.* not in this version yet"):

@@ -1,5 +1,5 @@
-"""S1 and S11 as a property: for random stacks, `run` equals `stream`, both equal the oracle, and the folded stream
-equals the result."""
+"""S1, S6 and S11 as a property: for random stacks, `run` equals `stream`, both equal the oracle, and the folded stream
+equals the result; the same for an append-only stream, which differs from `run` only in what was out already."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from middlechain import (
     Limits,
     ReasoningDelta,
     Result,
+    Stream,
     TextDelta,
     TextReset,
     ToolOutput,
     ToolUse,
+    WrongReturn,
+    observes,
     repeats,
     tool,
 )
 from middlechain.testing import ScriptedModel, collect
 
-from .oracle import OPS, SEND_OPS, Boom, Limit, Oracle, Reply, Scenario
+from .oracle import MARK, OPS, SEND_OPS, Boom, Breach, Limit, Oracle, Reply, Scenario
 
 TEXTS = st.lists(st.sampled_from(["a", "bc", "d e", "", "é", "!"]), max_size=4)
 
@@ -44,13 +47,28 @@ def replies(draw: st.DrawFn) -> Reply:
 
 
 def ops(most: int, extra: tuple[str, ...] = ()) -> st.SearchStrategy[list[str]]:
-    return st.lists(st.sampled_from(OPS + extra), max_size=most)
+    """Layers: all marked, or marked here and there. To change deltas under the mark is nothing one may do."""
+    marked = tuple(op + MARK for op in OPS + extra if op not in {"upper", "noise"})
+    quiet = tuple(op + MARK for op in ("pass", "keep", "retry", "fail_late", *extra[1:3]))
+    return st.one_of(
+        *(st.lists(st.sampled_from(some), max_size=most) for some in (OPS + extra + marked, marked, quiet))
+    )
 
 
-HOOKS = st.dictionaries(
-    st.sampled_from(["after_response", "after_run", "after_tool", "on_error"]),
-    st.sampled_from(["rewrite", "empty", "fail"]),
-    max_size=3,
+HOOKS = st.one_of(
+    st.dictionaries(
+        st.sampled_from(["after_response", "after_run", "after_tool", "on_error"]),
+        st.sampled_from(["rewrite", "empty", "fail"]),
+        max_size=3,
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "after_response": st.just("keep@"),
+            "after_run": st.just("keep@"),
+            "on_error": st.sampled_from(["rewrite", "empty"]),
+        },
+    ),
 )
 SCENARIOS = st.builds(
     Scenario,
@@ -67,6 +85,8 @@ SCENARIOS = st.builds(
 
 def layer(op: str, answer: Any) -> Any:
     """The library's layer for an op; `answer(text)` makes a fresh answer of its scope."""
+
+    marked, op = op.endswith(MARK), op.removesuffix(MARK)
 
     async def act(call: Any, next: Any) -> Any:
         if op == "short":
@@ -94,7 +114,8 @@ def layer(op: str, answer: Any) -> Any:
             return {"twice_first": first, "twice_last": last, "twice_keep": None}[op]
         return None if op == "keep" else first
 
-    return repeats(act) if op.startswith("twice") else act
+    act = repeats(act) if op.startswith("twice") else act
+    return observes(act) if marked else act
 
 
 def sender(op: str, send: Any) -> Any:
@@ -145,6 +166,7 @@ def build(scenario: Scenario) -> tuple[App, Agent]:
     )
     answers = {"run": Result, "agent": Result, "chat": ChatReply, "tool": ToolOutput}
     app = App()
+    app.told_of_holds = True  # who holds is not the matter here
     for scope, answer in answers.items():
         layers = [layer(op, answer) for op in getattr(scenario, scope)]
         if layers:
@@ -153,15 +175,17 @@ def build(scenario: Scenario) -> tuple[App, Agent]:
 
 
 def hook(name: str, what: str) -> Any:
-    def act(value: Any, ctx: Any) -> str:
+    def act(value: Any, ctx: Any) -> str | None:
         if what == "fail":
             raise Boom
+        if what.endswith(MARK):
+            return None
         if name == "on_error":
             return "" if what == "empty" else "degraded"
         text = value.output if name == "after_tool" else value.text if name == "after_run" else value
         return "" if what == "empty" else f"[{text}]"
 
-    return act
+    return observes(act) if what.endswith(MARK) else act
 
 
 def fold(events: list[Event]) -> dict[tuple[str, int], tuple[str, str]]:
@@ -197,31 +221,65 @@ def outcome(said: Result | BaseException) -> Any:
             (m.role, "?" if m.role == "tool" and any(word in m.text for word in unknown) else m.text)
             for m in said.messages
         ]
-    return Limit if isinstance(said, LimitExceeded) else Boom if isinstance(said, Boom | FatalToolError) else said
+    kinds = {LimitExceeded: Limit, WrongReturn: Breach, Boom: Boom, FatalToolError: Boom}
+    return next((as_told for kind, as_told in kinds.items() if isinstance(said, kind)), said)
+
+
+async def outcome_of(scenario: Scenario, go: Any) -> Any:
+    """What a fresh app for the scenario gives, or raises."""
+    app, agent = build(scenario)
+    try:
+        return await go(app, agent)
+    except Exception as error:
+        return error
 
 
 async def both(scenario: Scenario) -> None:
-    app, agent = build(scenario)
-    try:
-        plain: Any = await app.run(agent, "hi")
-    except Exception as error:
-        plain = error
-    app, agent = build(scenario)
-    try:
-        events, streamed = await collect(app.stream(agent, "hi"))
-    except Exception as error:
-        assert outcome(error) == outcome(plain)
-    else:
-        assert outcome(streamed) == outcome(plain)
-        assert (streamed.finish_reason, streamed.degraded) == (plain.finish_reason, plain.degraded)
-        check_stream(events, streamed)
+    plain = await outcome_of(scenario, lambda app, agent: app.run(agent, "hi"))
+    streamed = await outcome_of(scenario, lambda app, agent: collect(app.stream(agent, "hi")))
     assert outcome(plain) == Oracle(scenario).expect()
+    if isinstance(streamed, Exception):
+        assert outcome(streamed) == outcome(plain)
+        return
+    events, result = streamed
+    assert outcome(result) == outcome(plain)
+    assert (result.finish_reason, result.degraded) == (plain.finish_reason, plain.degraded)
+    check_stream(events, result)
 
 
+async def append_only(scenario: Scenario) -> None:
+    text: list[str] = []
+    told: list[str] = []
+    streamed = await outcome_of(scenario, lambda app, agent: collect(app.stream(agent, "hi", resets=False)))
+    read = await outcome_of(scenario, lambda app, agent: _read(app.stream(agent, "hi"), text))
+    plain = await outcome_of(scenario, lambda app, agent: app.run(agent, "hi", on_text=told.append))
+    expected = Oracle(scenario, append_only=True).expect()
+    assert outcome(read) == outcome(plain) == expected
+    assert text == told
+    assert all(text)
+    if isinstance(streamed, Exception):
+        assert outcome(streamed) == expected
+        return
+    events, result = streamed
+    assert outcome(result) == expected
+    assert not any(isinstance(event, TextReset) for event in events)
+    check_stream(events, result)
+    assert "".join(text) == "\n\n".join(m.text for m in result.messages if isinstance(m, Assistant) and m.text)
+    assert "".join(text).endswith(result.text)
+
+
+async def _read(stream: Stream, text: list[str]) -> Result:
+    async with stream:
+        async for piece in stream.text():
+            text.append(piece)  # noqa: PERF401 - as a reader would, so that what it got before an error counts
+    return stream.result
+
+
+@pytest.mark.parametrize("law", [both, append_only])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCENARIOS)
-def test_s1_s11_run_stream_and_oracle_agree_and_the_stream_says_what_the_result_says(
-    backend: str, scenario: Scenario
+def test_s1_s6_s11_run_stream_and_oracle_agree_and_the_stream_says_what_the_result_says(
+    law: Any, backend: str, scenario: Scenario
 ) -> None:
-    anyio.run(both, scenario, backend=backend)
+    anyio.run(law, scenario, backend=backend)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from middlechain.agent import Agent, AgentHooks
 from middlechain.app import App, run
-from middlechain.chain import Next, repeats
+from middlechain.chain import Next, observes, repeats
 from middlechain.chat import ChatCall, ChatReply, Model, Settings
 from middlechain.context import Context
 from middlechain.errors import (
@@ -136,6 +136,7 @@ __all__ = [
     "Usage",
     "User",
     "WrongReturn",
+    "observes",
     "repeats",
     "run",
     "tool",

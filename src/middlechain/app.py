@@ -17,12 +17,12 @@ from middlechain.errors import ConfigurationError, ContractError
 from middlechain.layers import KINDS, OneOrMore, Stack, read_layers
 from middlechain.limits import Limits
 from middlechain.messages import Input, Message, MessageBase, history_of
-from middlechain.records import Run
+from middlechain.records import Run, Tell
 from middlechain.registry import check_model
 from middlechain.results import AgentCall, Result, RunCall
 from middlechain.runs import execute
 from middlechain.steps import Delegation
-from middlechain.streams import Stream
+from middlechain.streams import Listener, Stream
 from middlechain.tool_calls import ToolCall
 from middlechain.tools import ToolOutput, tools_of
 
@@ -41,6 +41,8 @@ class RunOptions(TypedDict, total=False):
     limits: what the run may spend; default: the app's.
     use: layers of this run alone, innermost: bundles, or `Layers(chat=...)`.
     run_id: default: made up.
+    on_text: called with each piece of the answer's text as it comes, sync or async; not for `stream`. Pieces are never
+        taken back, so what may still change the text delays them (see `@observes`). What it raises ends the run.
     """
 
     history: Sequence[MessageBase | Mapping[str, Any]]
@@ -49,12 +51,11 @@ class RunOptions(TypedDict, total=False):
     limits: Limits | None
     use: Iterable[object]
     run_id: str | None
+    on_text: Callable[[str], Any] | None
 
 
 _LATER = {
     "guardrails": "guardrails",
-    "on_text": "append-only streams",
-    "resets": "append-only streams",
     "guard": "guardrails",
     "conversation": "conversations",
     "explain": "explained chains",
@@ -94,6 +95,7 @@ class App:
         self._stack = Stack()
         self._models: dict[str, Model] = {}
         self._warned: set[str] = set()
+        self.told_of_holds = False
 
     def use(
         self,
@@ -170,8 +172,15 @@ class App:
             ModelError: when the model fails.
             Exception: what layers and hooks raise, unchanged.
         """
-        record, history = self._record(options, None)
-        return await execute(record, target, input, history)
+        on_text = options.get("on_text")
+        if on_text is None:
+            record, history = self._record(options)
+            return await execute(record, target, input, history)
+        if not callable(on_text):
+            raise ConfigurationError(f"on_text= is {on_text!r:.80}; give a callable that takes a str, such as print")
+        listener = Listener(on_text)
+        record, history = self._record(options, tell=listener.tell)
+        return await listener.listen(execute(record, target, input, history))
 
     def run_sync(self, target: Target, input: Input, **options: Unpack[RunOptions]) -> Result:
         """`run` for code that is not async.
@@ -188,25 +197,34 @@ class App:
     def stream(self, target: Target, input: Input, *, resets: bool = True, **options: Unpack[RunOptions]) -> Stream:
         """Run an agent and read its events: `async with app.stream(...) as stream: async for event in stream: ...`.
 
-        What was streamed of a turn since its last `TextReset` is what the result says.
+        What was streamed of a turn since its last `TextReset` is what the result says. For the text alone:
+        `async for piece in stream.text()`, which is append-only.
 
         Args:
             target: as in `run`.
             input: as in `run`.
-            resets: True is all there is in this version.
+            resets: whether text may be taken back by a `TextReset`. Without (`False`), what may still change the text
+                delays it, unless it is marked `@observes`.
             options: see `RunOptions`.
+
+        Raises:
+            ConfigurationError: for a keyword that it does not have.
         """
         _refuse(options, "app.stream()", RunOptions.__annotations__)
-        if not resets:
-            _refuse({"resets": resets}, "app.stream()", ())
+        if options.get("on_text") is not None:
+            raise ConfigurationError(
+                "app.stream() has no on_text=; read stream.text(), or give it to app.run(..., on_text=...)"
+            )
 
         async def start(stream: Stream) -> Result:
             record, history = self._record(options, stream)
             return await execute(record, target, input, history)
 
-        return Stream(start)
+        return Stream(start, resets)
 
-    def _record(self, options: RunOptions, stream: Stream | None) -> tuple[Run, tuple[Message, ...]]:
+    def _record(
+        self, options: RunOptions, stream: Stream | None = None, tell: Tell | None = None
+    ) -> tuple[Run, tuple[Message, ...]]:
         _refuse(options, "app.run()", RunOptions.__annotations__)
         stack = self._stack
         use = options.get("use")
@@ -227,7 +245,9 @@ class App:
             models=self._models,
             state=options.get("state"),
             data=data,
-            streaming=stream is not None,
+            streaming=stream is not None or tell is not None,
+            append_only=tell is not None or (stream is not None and stream.append_only),
+            tell=tell,
         )
         return run, history_of(options.get("history", ()))
 

@@ -17,13 +17,13 @@ from typing import Any, Generic, Never, Protocol, TypeAlias, TypeVar, cast
 
 from middlechain.errors import ConfigurationError, NextCalledAgain, NextCalledLate, NothingReturned, WrongReturn
 
-__all__ = ["Handler", "Layer", "Next", "Scope", "name_of", "repeats", "settle"]
+__all__ = ["Handler", "Layer", "Next", "Scope", "is_marked", "name_of", "observes", "repeats", "settle"]
 
 Call = TypeVar("Call")
 Answer = TypeVar("Answer")
 Call_contra = TypeVar("Call_contra", contravariant=True)
 Answer_co = TypeVar("Answer_co", covariant=True)
-Marked = TypeVar("Marked", bound=Callable[..., Any])
+Marked = TypeVar("Marked")
 
 
 class Next(Protocol[Call_contra, Answer_co]):
@@ -46,8 +46,34 @@ def repeats(layer: Marked) -> Marked:
     Returns:
         The same object. The last success is what None keeps.
     """
-    layer.__repeats__ = True  # type: ignore[attr-defined]  # a mark on whatever callable it is
+    layer.__repeats__ = True  # type: ignore[attr-defined]  # a mark on whatever object it is
     return layer
+
+
+def observes(layer: Marked) -> Marked:
+    """Mark a layer, or a hook, that changes no answer: it returns None, or the very object that it was given.
+
+    Whatever may still change a reply holds its text back in an append-only stream, unless it bears this mark. An answer
+    of its own is then refused with `WrongReturn`. The call that it hands to `next()` may differ.
+
+    Args:
+        layer: a function, or a class or object with layers as methods, or with `__call__`.
+
+    Returns:
+        The same object.
+    """
+    layer.__observes__ = True  # type: ignore[attr-defined]  # as above
+    return layer
+
+
+def is_marked(layer: object, mark: Callable[..., Any]) -> bool:
+    """Whether a layer, or the object that it is a method of, bears `repeats` or `observes`."""
+    bearers = [layer]
+    while isinstance(layer, partial):
+        layer = layer.func
+        bearers.append(layer)
+    bearers.append(getattr(layer, "__self__", None))
+    return any(getattr(bearer, f"__{mark.__name__}__", False) is True for bearer in bearers)
 
 
 def name_of(function: object) -> str:
@@ -122,14 +148,14 @@ class Continuation(Generic[Call, Answer]):
         """`next()` goes on once more: refuse it, or take back what the last attempt sent."""
         if self.state in {_LEFT, _RUNNING}:
             self.refuse_at_once()
-        if self.answer is not None and not getattr(self.place.layer, "__repeats__", False):
+        if self.answer is not None and not is_marked(self.place.layer, repeats):
             raise NextCalledAgain(
                 f"{self.place} called next() again after it had succeeded, which does and charges everything twice; "
                 "keep the first answer, or mark the layer with @repeats"
             )
         self.state = _RUNNING
         try:
-            await self.place.scope.restart(call)
+            await self.place.scope.restart(call, getattr(self, "failure", None))
         except BaseException as failure:
             self.failed(failure)
             raise
@@ -185,7 +211,7 @@ class Place(Generic[Call, Answer]):
         return f"the {self.scope.name} layer {name_of(self.layer)!r}"
 
 
-async def _nothing(call: Any) -> None:
+async def _nothing(call: Any, failure: BaseException | None) -> None:
     """Most scopes have nothing to take back when `next()` is called again."""
 
 
@@ -201,7 +227,8 @@ class Scope(Generic[Call, Answer]):
         name: the keyword of `app.use` for it.
         call: the type of its calls.
         answer: the type of its answers; `answer(text)` is what a returned `str` stands for.
-        restart: awaited with the call when `next()` is called again, to take back what the last attempt sent.
+        restart: awaited when `next()` is called again, to take back what the last attempt sent: with the call, and with
+            what the attempt raised (None after a success). It raises that again where nothing can be taken back.
         attach: gives a call that a layer made what only the runtime knows, from the call it replaces.
         complete: gives an answer that a layer made what only the runtime knows, from the call it answers.
     """
@@ -209,7 +236,7 @@ class Scope(Generic[Call, Answer]):
     name: str
     call: type[Call]
     answer: type[Answer]
-    restart: Callable[[Call], Awaitable[None]] = _nothing
+    restart: Callable[[Call, BaseException | None], Awaitable[None]] = _nothing
     attach: Callable[[Call, Call], Call] = _as_given
     complete: Callable[[Call, Answer], Answer] = _as_given
 
@@ -241,6 +268,7 @@ class Scope(Generic[Call, Answer]):
     def wrap(self, layer: Layer, inner: Inner) -> Inner:
         """The handler that crosses one layer, and reports to the layer around it."""
         expected, complete, place = self.answer, self.complete, Place(self, layer, inner)
+        observing = is_marked(layer, observes)
 
         async def crossing(call: Call, outer: Continuation[Call, Answer] | None = None) -> Answer:
             if outer is not None:
@@ -261,6 +289,8 @@ class Scope(Generic[Call, Answer]):
                 if value is None:
                     value = next.keep()
                 elif value is not next.answer:
+                    if observing:
+                        self.refuse_change(layer)
                     value = complete(call, value if isinstance(value, expected) else self.read(layer, value))
             except BaseException as failure:
                 next.close()
@@ -273,6 +303,13 @@ class Scope(Generic[Call, Answer]):
             return cast("Answer", value)
 
         return crossing
+
+    def refuse_change(self, layer: Layer) -> Never:
+        """Refuse another answer than that of `next()`."""
+        raise WrongReturn(
+            f"the {self.name} layer {name_of(layer)!r} is marked @observes and returned an answer of its own; "
+            "return None or the very object that next() gave, or take off the mark"
+        )
 
     def read(self, layer: Layer, value: object) -> Answer:
         """The answer that a value other than None or an answer stands for."""

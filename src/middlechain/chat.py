@@ -196,9 +196,13 @@ async def ask_model(call: ChatCall) -> ChatReply:
     return _complete(call, reply)
 
 
-async def _restart(call: ChatCall) -> None:
-    if call.streaming:
-        await call.send(TextReset())
+async def _restart(call: ChatCall, failure: BaseException | None) -> None:
+    if not call.streaming:
+        return
+    step = step_of(call.ctx)
+    if step.edge is not None:
+        step.edge.may_begin_again(step.turn, failure)
+    await call.send(TextReset())
 
 
 def _attach(old: ChatCall, new: ChatCall) -> ChatCall:

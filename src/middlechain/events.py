@@ -87,18 +87,31 @@ class Event:
         return self.origin.turn
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta(Event):
+@dataclass(frozen=True, slots=True, init=False)
+class _Piece(Event):
+    """A delta with text. There are thousands in a run, so its slots are set without a detour."""
+
+    text: str
+
+    def __init__(self, text: str, *, origin: Origin = _NOWHERE, seq: int = 0) -> None:
+        _set_text(self, text)
+        _set_origin(self, origin)
+        _set_seq(self, seq)
+
+
+_set_text, _set_origin, _set_seq = (
+    vars(cls)[slot].__set__ for cls, slot in ((_Piece, "text"), (Event, "origin"), (Event, "seq"))
+)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TextDelta(_Piece):
     """More text of the turn's answer."""
 
-    text: str
 
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta(Event):
+@dataclass(frozen=True, slots=True, init=False)
+class ReasoningDelta(_Piece):
     """More of the turn's reasoning."""
-
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ Both are data: how a step goes on is the business of the rooms above, which `ctx
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from anyio import CancelScope
 
@@ -24,11 +24,14 @@ if TYPE_CHECKING:  # names for type checkers; at run time no import points up
     from middlechain.app import App
     from middlechain.chat import ChatReply, Model
     from middlechain.edge import Edge
+    from middlechain.holds import Hold
     from middlechain.layers import Stack
     from middlechain.results import Result
     from middlechain.tools import ToolOutput
 
-__all__ = ["Engine", "Run", "Step", "current", "step_of", "this_step"]
+__all__ = ["Engine", "Run", "Step", "Tell", "current", "step_of", "this_step"]
+
+Tell: TypeAlias = Callable[[int, str], Awaitable[None] | None]  # takes a turn and a piece of its text
 
 
 class Engine(Protocol):
@@ -46,6 +49,7 @@ class Run:
 
     __slots__ = (
         "app",
+        "append_only",
         "bus",
         "calls_by_code",
         "data",
@@ -53,6 +57,7 @@ class Run:
         "deferred",
         "engine",
         "free",
+        "holds",
         "id",
         "instances",
         "limits",
@@ -66,6 +71,7 @@ class Run:
         "steps",
         "stop_reason",
         "streaming",
+        "tell",
     )
 
     def __init__(
@@ -82,6 +88,8 @@ class Run:
         state: Any,
         data: Mapping[str, Any] | None,
         streaming: bool,
+        append_only: bool,
+        tell: Tell | None,
     ) -> None:
         self.id = id
         self.app = app
@@ -96,6 +104,9 @@ class Run:
         self.state = self.free if state is None else state
         self.data = MappingProxyType(dict(data)) if data else _NO_DATA
         self.streaming = streaming
+        self.append_only = append_only  # whether what was streamed can be taken back
+        self.tell = tell
+        self.holds: tuple[Hold, ...] = ()  # of the run layers
         self.deadline: float | None = None
         self.scope: CancelScope | None = None  # holds the deadline while no step does
         self.stop_reason: str | None = None

@@ -10,6 +10,7 @@ import anyio
 from middlechain.bus import log_failure
 from middlechain.chain import Scope, name_of, settle
 from middlechain.events import LimitReached, Origin, RunFinished, RunStarted
+from middlechain.holds import Moment, holds_of_run
 from middlechain.limits import exceeded
 from middlechain.messages import Input, Message
 from middlechain.records import Run, Step, step_of
@@ -35,9 +36,11 @@ async def execute(run: Run, target: Any, input: Input, history: tuple[Message, .
 
 async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, ...]) -> Result:
     plan = plan_for(run, target)
+    if run.append_only:
+        run.holds = holds_of_run(run.stack, plan)
     entry = step_for(run, plan, caller=None, history=history)
     entry.restart(input)
-    if not entry.chains:  # the first run of this agent with these layers
+    if RUN.name not in entry.chains:  # the first run of this agent with these layers
         run.app.warn_of_unknown_names(run.stack, plan)
     outcome = "failed"
     outside = Origin(run.id, plan.name)
@@ -45,7 +48,9 @@ async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, 
     try:
         result = await _within_deadline(entry, RunCall(target, input, ctx=entry.ctx, agent=plan.agent))
         result = complete(run.root or entry, result, run.meter)
-        await _settle(run, entry, result)
+        edge = (run.root or entry).edge
+        if edge is not None:
+            result = await edge.finish(result, Moment.ENDED)
         outcome = _outcome(result)
     except anyio.get_cancelled_exc_class():
         outcome = "cancelled"
@@ -90,11 +95,11 @@ async def _start(call: RunCall) -> Result:
             run.scope.deadline = run.deadline
 
 
-async def _abandon(call: RunCall) -> None:
-    """A run layer begins the root step again: nothing that it has sent holds any more."""
+async def _abandon(call: RunCall, failure: BaseException | None) -> None:
+    """A run layer begins the root step again."""
     root = step_of(call.ctx).run.root
     if root is not None and root.edge is not None:
-        await root.edge.settle_all(())
+        await root.edge.begin_again(failure)
 
 
 def _complete(call: RunCall, result: Result) -> Result:
@@ -103,13 +108,6 @@ def _complete(call: RunCall, result: Result) -> Result:
 
 
 RUN: Scope[RunCall, Result] = Scope("run", RunCall, Result, _abandon, attach, _complete)
-
-
-async def _settle(run: Run, entry: Step, result: Result) -> None:
-    """Make what was streamed say what the run layers made of the result."""
-    edge = (run.root or entry).edge
-    if edge is not None:
-        await edge.settle_all(result.messages)
 
 
 def _outcome(result: Result) -> str:

@@ -10,17 +10,19 @@ from typing import Any
 import anyio
 
 from middlechain.agent import Agent, Plan, plan_of
+from middlechain.append_only import AppendOnlyEdge
 from middlechain.chain import Scope, settle
 from middlechain.chat import ChatReply, Model, discard
-from middlechain.edge import Edge
+from middlechain.edge import Edge, RetractingEdge
 from middlechain.errors import ConfigurationError, GuardrailDenied, LimitExceeded
 from middlechain.events import AgentFinished, AgentStarted, LimitReached, ModelFinished
+from middlechain.holds import Hold, Moment, holds_of
 from middlechain.limits import NO_USAGE, Limits, Meter, exceeded
 from middlechain.messages import Assistant, Input, Message, history_of, user_message
 from middlechain.records import Run, Step, current, step_of
 from middlechain.results import AgentCall, Result, attach, last_answer
 from middlechain.tools import Tool, ToolOutput, tools_of
-from middlechain.turn import ask, call_tool, chain_of, converse, run_tools, wrong_return
+from middlechain.turn import ask, call_tool, chain_of, check_mark, converse, run_tools, wrong_return
 
 __all__ = ["Delegation", "complete", "plan_for", "run_step", "step_for", "stopped"]
 
@@ -74,8 +76,18 @@ def step_for(run: Run, plan: Plan, *, caller: Step | None, history: tuple[Messag
         meter=outer if own is None else Meter(own, outer),
     )
     if run.streaming:
-        step.edge = Edge(step)
+        step.edge = _edge(step)
     return step
+
+
+def _edge(step: Step) -> Edge:
+    run = step.run
+    if not run.append_only:
+        return RetractingEdge(step)
+    holds: tuple[Hold, ...] | None = step.chains.get("holds")
+    if holds is None:
+        holds = step.chains["holds"] = holds_of(run.stack, step.plan)
+    return AppendOnlyEdge(step, holds if step.parent is not None else (*run.holds, *holds))
 
 
 async def run_step(step: Step, input: Input, *, via: str = "root", caller: Step | None = None) -> Result:
@@ -97,7 +109,7 @@ async def run_step(step: Step, input: Input, *, via: str = "root", caller: Step 
                 raise
             result = recovered
         if step.edge is not None:
-            await step.edge.settle_all(result.messages)
+            result = await step.edge.finish(result, Moment.STEPPED)
         if step.listening:
             await step.emit(AgentFinished, result)
     finally:
@@ -145,9 +157,7 @@ async def answer(call: AgentCall) -> Result:
             raise
         result = stopped(step)
     result = await _after_run(step, result)
-    if step.edge is not None:
-        await step.edge.settle_all(result.messages)
-    return result
+    return result if step.edge is None else await step.edge.finish(result, Moment.ANSWERED)
 
 
 async def _before_run(step: Step, input: Input) -> None:
@@ -198,6 +208,7 @@ async def _answered(step: Step, reply: ChatReply) -> Result:
         if value is not None:
             if not isinstance(value, str):
                 raise wrong_return(hook, "after_response", value, "a str")
+            check_mark(hook, "after_response", value, text)
             text = value
     return _result(step, Assistant(text, (), reply.reasoning, reply.finish_reason))
 
@@ -206,6 +217,7 @@ async def _after_run(step: Step, result: Result) -> Result:
     for hook in step.plan.hooks["after_run"]:
         value = await settle(hook(result, step.ctx))
         if value is not None:
+            check_mark(hook, "after_run", value, result)
             if isinstance(value, Result):
                 result = complete(step, value)
             elif isinstance(value, str):
@@ -295,11 +307,11 @@ async def _recovered(step: Step, error: Exception) -> Result | None:
     return None
 
 
-async def _abandon(call: AgentCall) -> None:
-    """An agent layer begins the step again: nothing that it has sent holds any more."""
+async def _abandon(call: AgentCall, failure: BaseException | None) -> None:
+    """An agent layer begins the step again."""
     edge = step_of(call.ctx).edge
     if edge is not None:
-        await edge.settle_all(())
+        await edge.begin_again(failure)
 
 
 def _complete(call: AgentCall, result: Result) -> Result:

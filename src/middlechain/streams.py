@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
+import anyio.lowlevel
 
+from middlechain.append_only import Paragraphs
 from middlechain.background import start_task
-from middlechain.bus import was_cancelled
+from middlechain.chain import settle
 from middlechain.errors import ContractError
-from middlechain.events import Event
+from middlechain.events import Event, TextDelta
 from middlechain.results import Result
 
-__all__ = ["Stream"]
+__all__ = ["Listener", "Stream"]
 
 AHEAD = 8  # events that a run may be ahead of its reader
 
@@ -27,8 +29,10 @@ class Stream:
     model's stream is closed, tools are cancelled, and every `finally` has run before the block is left.
     """
 
-    def __init__(self, start: Callable[[Stream], Awaitable[Result]]) -> None:
+    def __init__(self, start: Callable[[Stream], Awaitable[Result]], resets: bool = True) -> None:
+        self.append_only = not resets
         self._start = start
+        self._began = False
         self._events: deque[Event] = deque()
         self._scope: anyio.CancelScope
         self._entered = False
@@ -79,11 +83,11 @@ class Stream:
     async def _produce(self) -> None:
         try:
             with self._scope:
+                await anyio.lowlevel.checkpoint()  # the reader may yet say by text() which kind of stream it is
+                self._began = True
                 self._result = await self._start(self)
-        except BaseException as error:
-            if isinstance(error, anyio.get_cancelled_exc_class()) and was_cancelled():
-                raise
-            self._error = error  # for the reader, as itself: out of a task it would come in a group
+        except BaseException as error:  # noqa: BLE001 - for the reader, as itself; nobody else waits for this task
+            self._error = error
         finally:
             self._ended = True
             self._over.set()
@@ -135,6 +139,23 @@ class Stream:
             self._taken = None
         return event
 
+    def text(self) -> AsyncIterator[str]:
+        """The text of the answer as plain strings, which are never taken back: `async for piece in stream.text()`.
+
+        It is the text of the target's own step; between the texts of several turns stands a blank line. Where it ends,
+        the run's error is raised, if there was one. The other events are skipped.
+
+        Raises:
+            ContractError: when the run has begun as a stream that takes text back.
+        """
+        if not self.append_only and self._began:
+            raise ContractError(
+                "stream.text() was called when the run had begun as a stream that may take text back; call it first "
+                "in the block, or write app.stream(..., resets=False)"
+            )
+        self.append_only = True
+        return _TextOf(self)
+
     def _raise(self) -> None:
         if self._error is None:
             return
@@ -175,3 +196,62 @@ class Stream:
             self._close()
             await self._over.wait()  # without a shield, since the run itself may have called this
             self._raise_unseen()
+
+
+class _TextOf:
+    """The text of a stream. No generator, so that nothing is left open when a reader drops it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._paragraphs = Paragraphs()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        async for event in self._stream:
+            if type(event) is TextDelta and event.parent is None:
+                return self._paragraphs.next(event.turn, event.text)
+        raise StopAsyncIteration
+
+
+class Listener:
+    """The `on_text=` of a run, which gets the text of an append-only stream in the run's own task.
+
+    What it raises ends the run as leaving a stream does, and goes on to the caller as itself.
+    """
+
+    def __init__(self, callback: Callable[[str], Any]) -> None:
+        self._callback = callback
+        self._paragraphs = Paragraphs()
+        self._scope = anyio.CancelScope()
+        self._error: Exception | None = None
+
+    async def listen(self, run: Coroutine[Any, Any, Result]) -> Result:
+        """The result of the run."""
+        try:
+            with self._scope:
+                result = await run
+        finally:
+            if self._error is not None:
+                raise self._error
+        return result
+
+    def tell(self, turn: int, text: str) -> Awaitable[None] | None:
+        """Hand on a piece of a turn's text; what has to wait is returned, to be awaited."""
+        try:
+            value = self._callback(self._paragraphs.next(turn, text))
+        except Exception as error:  # noqa: BLE001 - it is not the run's: the caller gets it
+            return self._fail(error)
+        return None if value is None else self._settled(value)
+
+    async def _settled(self, value: object) -> None:
+        try:
+            await settle(value)
+        except Exception as error:  # noqa: BLE001 - as above
+            await self._fail(error)
+
+    async def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._scope.cancel()
+        await anyio.lowlevel.checkpoint()

@@ -11,7 +11,7 @@ import anyio
 
 from middlechain.admission import Admission
 from middlechain.bus import pump
-from middlechain.chain import Handler, Scope, name_of, settle
+from middlechain.chain import Handler, Scope, is_marked, name_of, observes, settle
 from middlechain.chat import CHAT, CUT_OFF, ChatCall, ChatReply, Model, Offer, Send, ask_model, discard
 from middlechain.errors import ToolError, WrongReturn
 from middlechain.events import ModelFinished, ModelStarted, ToolFinished, ToolStarted
@@ -32,7 +32,7 @@ from middlechain.tools import Tool, ToolOutput
 from middlechain.values import cut, fresh
 from middlechain.variables import RunIn
 
-__all__ = ["ask", "call_tool", "chain_of", "converse", "run_tools"]
+__all__ = ["ask", "call_tool", "chain_of", "check_mark", "converse", "run_tools", "wrong_return"]
 
 Call = TypeVar("Call")
 Answer = TypeVar("Answer")
@@ -44,6 +44,19 @@ def chain_of(step: Step, scope: Scope[Call, Answer], endpoint: Handler[Call, Ans
     if chain is None:
         chain = step.chains[scope.name] = scope.fold(step.run.stack.applying(scope.name, step.plan), endpoint)
     return chain
+
+
+def check_mark(hook: object, name: str, value: object, given: object) -> None:
+    """Refuse another value than the one it was given from a hook that is marked `@observes`.
+
+    Raises:
+        WrongReturn: then.
+    """
+    if value is not given and is_marked(hook, observes):
+        raise WrongReturn(
+            f"the hook {name_of(hook)!r} is marked @observes and returned a value of its own from {name}; "
+            "return None or the very object that it was given, or take off the mark"
+        )
 
 
 def wrong_return(hook: object, name: str, value: object, expected: str) -> WrongReturn:
@@ -70,7 +83,7 @@ async def ask(step: Step) -> tuple[ChatReply, Offer]:
     send = discard if step.edge is None else step.edge.sender(turn)
     reply, offer = await converse(step, messages, plan.tools, plan.model, send)
     if step.edge is not None:
-        await step.edge.settle(turn, reply.text, reply.reasoning)
+        reply = await step.edge.replied(turn, reply)
     if step.listening:
         await step.emit(ModelFinished, reply)
     return reply, offer
