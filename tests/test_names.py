@@ -306,11 +306,6 @@ def test_a_bundle_with_start_or_stop_is_refused_since_they_would_never_be_called
             give()
 
 
-def test_an_agent_class_that_owns_its_step_is_refused_when_it_is_defined() -> None:
-    with pytest.raises(ConfigurationError, match=r"Sub defines run\(\).*later version; use hooks, or ctx\.run"):
-        type("Sub", (Agent,), {"run": keep})
-
-
 @pytest.mark.parametrize("name", ["guard", "conversation", "explain", "check", "override"])
 def test_methods_of_a_later_app_are_refused_by_name(name: str) -> None:
     with pytest.raises(AttributeError, match=f"'?{name}'?"):

@@ -1,6 +1,6 @@
 """Agents: what one is made of, and the plan that the runtime works by.
 
-An agent is data and hooks. It runs nothing itself: `app.run(agent, ...)` does.
+An agent is data and hooks, or a `run` of its own. It starts nothing itself: `app.run(agent, ...)` does.
 """
 
 from __future__ import annotations
@@ -98,6 +98,9 @@ _CALLERS = {
 class Agent(AgentHooks):
     """An agent: a model with instructions and tools, and hooks as methods of a subclass.
 
+    A subclass with a method `run(self, input, ctx)` owns its step: that method takes the place of the turns, calls
+    `ctx.chat(...)` and `ctx.call_tool(...)` as it likes, and returns the answer, a str or a `Result`. No hook fires.
+
     Args:
         name: default: the name of the class.
         model: who answers: an object with `chat`, or a name such as `"openai:gpt-5"` or `"demo"`; default: the app's.
@@ -135,11 +138,6 @@ class Agent(AgentHooks):
         super().__init_subclass__(**kwargs)
         for name in _LATER.keys() & vars(cls).keys():
             _check_option(name, cls)
-        if "run" in vars(cls):
-            raise ConfigurationError(
-                f"{cls.__name__} defines run(): agents that own their step come in a later version; "
-                "use hooks, or ctx.run"
-            )
         _check_hook_names(cls, cls.__name__)
         tools_of(cls.tools, cls.__name__) if isinstance(cls.tools, list | tuple) else None
         check_model(cls.model, cls.__name__) if not hasattr(cls.model, "__get__") else None
@@ -218,6 +216,7 @@ class Plan:
         "limits",
         "model",
         "name",
+        "own_run",
         "registrations",
         "settings",
         "tools",
@@ -240,7 +239,9 @@ class Plan:
         self.instructions = _instructions(agent.instructions, self.name)
         self.tools = tools_of(agent.tools, self.name)
         self.by_name = {tool.name: tool for tool in self.tools}
-        self.hooks = _hooks(agent, self.name)
+        run = getattr(agent, "run", None) if hasattr(type(agent), "run") else None
+        self.own_run: Callable[[Input, Context[Any]], Any] | None = run  # of an agent that owns its step
+        self.hooks = _hooks(agent, self.name) if run is None else dict.fromkeys(HOOKS, ())
         registrations, observers = read_layers(agent.middleware, {}, None, f"Agent({self.name!r}, middleware=)")
         if observers:
             raise ConfigurationError(f"the middleware of {self.name} has an on_event(); give that bundle to app.use()")

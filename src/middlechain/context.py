@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 
 from middlechain.events import CustomEvent
 from middlechain.limits import Limits, Usage
-from middlechain.messages import Input, Message
+from middlechain.messages import Input, Message, MessageBase
 
 if TYPE_CHECKING:  # names for editors and type checkers; at run time no import points up
     from middlechain.agent import Agent
@@ -127,7 +127,7 @@ class Context(Generic[StateT]):
 
     async def chat(
         self,
-        messages: Input | Sequence[Message],
+        messages: Input | Sequence[MessageBase | Mapping[str, Any]],
         *,
         model: Model | str | None = None,
         tools: Sequence[Tool] = (),
@@ -135,9 +135,11 @@ class Context(Generic[StateT]):
         """One model call through the chat layers, limits and events of this run.
 
         Args:
-            messages: an input, or whole messages; nothing of the step's own history is added.
+            messages: an input, or whole messages (or dicts in OpenAI's shape); nothing of the step's own history, nor
+                its instructions, is added.
             model: default: the agent's.
-            tools: what the model may ask for; default: nothing. Tool calls in the reply are yours to make.
+            tools: what the model may ask for; default: nothing. Tool calls in the reply are yours to make, with
+                `ctx.call_tool`.
 
         Returns:
             The reply. It does not enter the history of the step, and is not streamed.

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
 from middlechain.agent import Agent, Plan, plan_of
 from middlechain.append_only import AppendOnlyEdge
-from middlechain.chain import Scope, settle
+from middlechain.chain import Scope, name_of, settle
 from middlechain.chat import ChatReply, Model, discard
 from middlechain.edge import Edge, RetractingEdge
-from middlechain.errors import ConfigurationError, GuardrailDenied, LimitExceeded
+from middlechain.errors import ConfigurationError, GuardrailDenied, LimitExceeded, NothingReturned, WrongReturn
 from middlechain.events import AgentFinished, AgentStarted, LimitReached, ModelFinished
 from middlechain.holds import Hold, Moment, holds_of
 from middlechain.limits import NO_USAGE, Limits, Meter, exceeded
@@ -151,7 +151,7 @@ async def answer(call: AgentCall) -> Result:
     step.restart(call.input)
     await _before_run(step, call.input)
     try:
-        result = await _take_turns(step)
+        result = await (_take_turns(step) if step.plan.own_run is None else _run_own(step, call.input))
     except LimitExceeded as error:
         if not error.stops:
             raise
@@ -171,25 +171,47 @@ async def _before_run(step: Step, input: Input) -> None:
             input = value
 
 
+async def _run_own(step: Step, input: Input) -> Result:
+    """The answer of an agent that owns its step."""
+    own_run = cast("Callable[..., Any]", step.plan.own_run)
+    value = await settle(own_run(input, step.ctx))
+    if isinstance(value, str):
+        return _result(step, Assistant(value, finish_reason="stop"))
+    if isinstance(value, Result):
+        return complete(step, value)
+    if value is None:
+        raise NothingReturned(f"{name_of(own_run)} returned None; return the answer, a str or a Result")
+    raise WrongReturn(
+        f"{name_of(own_run)} returned a value of type {type(value).__name__} ({value!r:.60}); "
+        "return the answer, a str (such as reply.text) or a Result"
+    )
+
+
 async def _take_turns(step: Step) -> Result:
     while True:
-        limits = _turn_limits(step)
         if step.run.stop_reason is not None:
             return stopped(step, "stop")
-        if limits is not None:
-            raise await _reached(step, limits, "turns", limits.turns or 0)
-        step.turns_taken += 1
-        step.reply = None
+        await _begin_turn(step)
         reply, offer = await ask(step)
         step.reply = reply
         if not reply.tool_calls:
             return await _answered(step, reply)
         if step.run.stop_reason is not None:
             return stopped(step, "stop")
-        limits = _turn_limits(step)
-        if limits is not None:
-            raise await _reached(step, limits, "turns", limits.turns or 0)
+        await _check_turns(step)
         await run_tools(step, reply, offer)
+
+
+async def _begin_turn(step: Step) -> None:
+    await _check_turns(step)
+    step.turns_taken += 1
+    step.reply = None
+
+
+async def _check_turns(step: Step) -> None:
+    limits = _turn_limits(step)
+    if limits is not None:
+        raise await _reached(step, limits, "turns", limits.turns or 0)
 
 
 def _turn_limits(step: Step) -> Limits | None:
@@ -325,7 +347,10 @@ class Delegation:
     """What `ctx` can ask for: a model call, a tool call, and a nested step, through the layers of the run."""
 
     async def chat(self, step: Step, messages: Any, model: Model | str | None, tools: Sequence[Tool]) -> ChatReply:
-        """One model call that is not part of the step's own turns."""
+        """One model call that is not part of the step's own turns, unless code has them all: then it is one of them."""
+        if step.plan.own_run is not None:
+            await _begin_turn(step)
+            step.next_turn()
         if isinstance(messages, Sequence) and messages and isinstance(messages[0], Message | Mapping):
             sent = history_of(messages)
         else:

@@ -229,13 +229,14 @@ class Listener:
 
     async def listen(self, run: Coroutine[Any, Any, Result]) -> Result:
         """The result of the run."""
+        result: list[Result] = []
         try:
             with self._scope:
-                result = await run
+                result.append(await run)
         finally:
             if self._error is not None:
                 raise self._error
-        return result
+        return result[0]  # only tell() cancels this scope, and it leaves an error behind
 
     def tell(self, turn: int, text: str) -> Awaitable[None] | None:
         """Hand on a piece of a turn's text; what has to wait is returned, to be awaited."""
