@@ -17,7 +17,7 @@ SOURCE = Path(middlechain.__file__).parent
 PAGE = [
     *["app", "streams", "runs", "steps", "turn", "append_only", "edge", "agent", "holds", "layers", "results", "chat"],
     *["registry", "execution", "tool_calls", "admission", "tools", "values", "signature", "records", "context", "bus"],
-    *["variables", "background", "limits", "events", "chain", "messages", "parts", "errors"],
+    *["variables", "background", "limits", "lifespan", "events", "chain", "messages", "parts", "errors"],
 ]
 OFF_THE_CORRIDOR = ("models", "cli", "testing", "helpdesk")  # these may import the page; the page never imports them
 FILES = sorted(

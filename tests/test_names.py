@@ -298,26 +298,10 @@ async def test_options_of_a_later_run_are_refused_by_name_before_anything_is_spe
     assert (await go(App(), Agent(model=scripted), "q", **{name: None})).text == "done"
 
 
-@pytest.mark.parametrize("method", ["start", "stop"])
-def test_a_bundle_with_start_or_stop_is_refused_since_they_would_never_be_called(method: str) -> None:
-    bundle = type("Bundle", (), {"chat": keep, method: keep})()
-    for give in (lambda: App().use(bundle), lambda: Agent(middleware=[bundle])):
-        with pytest.raises(ConfigurationError, match=rf"Bundle.*{method}\(\).*later; leave the method out"):
-            give()
-
-
 @pytest.mark.parametrize("name", ["guard", "conversation", "explain", "check", "override"])
 def test_methods_of_a_later_app_are_refused_by_name(name: str) -> None:
     with pytest.raises(AttributeError, match=f"'?{name}'?"):
         getattr(App(), name)
-
-
-@pytest.mark.anyio
-async def test_starting_an_app_comes_later_and_says_so_by_an_error() -> None:
-    app: Any = App()
-    with pytest.raises(TypeError, match="App"):
-        async with app:
-            pass
 
 
 @pytest.mark.parametrize(

@@ -372,10 +372,3 @@ def test_m12_what_is_no_layer_is_refused() -> None:
         ConfigurationError, match=r"Layers\(\) holds no layer; give it one, such as Layers\(chat=log\)$"
     ):
         Layers()
-
-
-@pytest.mark.parametrize("method", ["start", "stop"])
-def test_m12_bundles_that_start_or_stop_are_refused_by_name_in_this_version(method: str) -> None:
-    bundle = type("Pool", (Everything,), {method: lambda self: None})()
-    with pytest.raises(ConfigurationError, match=rf"Pool, whose {method}\(\) .* later; leave the method out$"):
-        App().use(bundle)

@@ -17,7 +17,7 @@ from middlechain.chain import name_of, settle
 from middlechain.chat import DEFAULT_SETTINGS, Model, Settings
 from middlechain.context import Context
 from middlechain.errors import ConfigurationError
-from middlechain.layers import Registration, read_layers
+from middlechain.layers import read_layers
 from middlechain.limits import Limits
 from middlechain.messages import Input, Part, User
 from middlechain.records import this_step
@@ -210,6 +210,7 @@ class Plan:
         "__weakref__",
         "agent",
         "by_name",
+        "found",
         "hooks",
         "instructions",
         "key",
@@ -217,7 +218,6 @@ class Plan:
         "model",
         "name",
         "own_run",
-        "registrations",
         "settings",
         "tools",
     )
@@ -242,10 +242,9 @@ class Plan:
         run = getattr(agent, "run", None) if hasattr(type(agent), "run") else None
         self.own_run: Callable[[Input, Context[Any]], Any] | None = run  # of an agent that owns its step
         self.hooks = _hooks(agent, self.name) if run is None else dict.fromkeys(HOOKS, ())
-        registrations, observers = read_layers(agent.middleware, {}, None, f"Agent({self.name!r}, middleware=)")
-        if observers:
+        self.found = read_layers(agent.middleware, {}, None, f"Agent({self.name!r}, middleware=)")
+        if self.found.observers:
             raise ConfigurationError(f"the middleware of {self.name} has an on_event(); give that bundle to app.use()")
-        self.registrations: tuple[Registration, ...] = tuple(registrations)
 
     async def prompt(self, ctx: Context[Any]) -> str:
         """The system prompt as the agent has it; `""` for none."""

@@ -14,7 +14,8 @@ from middlechain.agent import Agent, Plan
 from middlechain.bus import Bus, Observer
 from middlechain.chat import ChatCall, ChatReply, Model
 from middlechain.errors import ConfigurationError, ContractError
-from middlechain.layers import KINDS, OneOrMore, Stack, read_layers
+from middlechain.layers import KINDS, Found, OneOrMore, Stack, read_layers
+from middlechain.lifespan import Lifespan
 from middlechain.limits import Limits
 from middlechain.messages import Input, Message, MessageBase, history_of
 from middlechain.records import Run, Tell
@@ -68,6 +69,9 @@ _DELEGATION = Delegation()
 class App:
     """Layers around every agent's runs, steps, model calls and tool calls.
 
+    `async with app` starts the bundles that have a `start()` and stops them in reverse; without it, the first run that
+    needs one starts it, and nothing stops it.
+
     Args:
         name: for logs; default `"app"`.
         model: the model of agents that name none.
@@ -96,6 +100,26 @@ class App:
         self._models: dict[str, Model] = {}
         self._warned: set[str] = set()
         self.told_of_holds = False
+        self.lifespan = Lifespan()
+        self._entered = False
+
+    async def __aenter__(self) -> Self:
+        """Start the bundles of the app and of `App(agents=)` that have a `start()`."""
+        if self._entered:
+            raise ContractError(f"the app {self.name!r} has been entered already; enter it once, around all its runs")
+        self._entered = True
+        try:
+            agents = [read_layers(agent.middleware, {}, None, name) for name, agent in self.agents.items()]
+            await self.lifespan.start((*self._stack.starters, *(one for found in agents for one in found.starters)))
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Stop what was started, the last one first."""
+        self._entered = False
+        await self.lifespan.stop()
 
     def use(
         self,
@@ -123,10 +147,10 @@ class App:
             ConfigurationError: for a function without its scope, or something that is no layer.
         """
         layers: dict[str, Any] = {"run": run, "agent": agent, "chat": chat, "tool": tool}
-        registrations, observers = read_layers(bundles, layers, only, "app.use()")
-        if not registrations and not observers:
+        found = read_layers(bundles, layers, only, "app.use()")
+        if not found.registrations and not found.observers:
             raise ConfigurationError("app.use() got no layer; give it one, such as app.use(chat=log)")
-        self._stack = self._stack.with_more(registrations, observers)
+        self._stack = self._stack.with_more(found)
         return self
 
     def middleware(self, scope: Literal["run", "agent", "chat", "tool"], only: Any = None) -> Callable[[F], F]:
@@ -155,7 +179,7 @@ class App:
         """
         if not callable(callback):
             raise ConfigurationError(f"app.observe() got {callback!r:.80}; give a callable that takes an event")
-        self._stack = self._stack.with_more([], [callback])
+        self._stack = self._stack.with_more(Found(observers=(callback,)))
         return self
 
     async def run(self, target: Target, input: Input, **options: Unpack[RunOptions]) -> Result:
@@ -229,7 +253,7 @@ class App:
         stack = self._stack
         use = options.get("use")
         if use is not None:
-            stack = stack.for_run(*read_layers(use, {}, None, "use="))
+            stack = stack.for_run(read_layers(use, {}, None, "use="))
         limits = options.get("limits")
         data = options.get("data")
         if data is not None and not isinstance(data, Mapping):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from middlechain.bus import Observer
 from middlechain.chain import Layer, Next, check_layer, name_of
 from middlechain.errors import ConfigurationError
+from middlechain.lifespan import has_lifespan
 from middlechain.tools import Tool
 
 if TYPE_CHECKING:
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     from middlechain.tool_calls import ToolCall
     from middlechain.tools import ToolOutput
 
-__all__ = ["Layers", "Registration", "Stack", "read_layers"]
+__all__ = ["Found", "Layers", "Registration", "Stack", "read_layers"]
 
 KINDS = ("run", "agent", "chat", "tool")
-_LATER = ("start", "stop")
 
 Call = TypeVar("Call")
 Answer = TypeVar("Answer")
@@ -109,10 +109,22 @@ class Registration:
     only: Only | None
 
 
-def read_layers(
-    bundles: Iterable[object], layers: Mapping[str, Any], only: Any, where: str
-) -> tuple[list[Registration], list[Observer]]:
-    """The layers and observers in what was given to `where`, in nesting order.
+class Found(NamedTuple):
+    """What bundles and bare layers hold: layers and observers in nesting order, and what is to be started first."""
+
+    registrations: tuple[Registration, ...] = ()
+    observers: tuple[Observer, ...] = ()
+    starters: tuple[object, ...] = ()
+
+    def and_more(self, other: Found) -> Found:
+        """Both, the other one's layers inside."""
+        return Found(
+            self.registrations + other.registrations, self.observers + other.observers, self.starters + other.starters
+        )
+
+
+def read_layers(bundles: Iterable[object], layers: Mapping[str, Any], only: Any, where: str) -> Found:
+    """What was given to `where`.
 
     Args:
         bundles: objects with methods `run`, `agent`, `chat`, `tool`, `on_event`, or `Layers`.
@@ -128,6 +140,7 @@ def read_layers(
     limit = None if only is None else Only(only)
     registrations: list[Registration] = []
     observers: list[Observer] = []
+    starters: list[object] = []
     for bundle in bundles:
         if isinstance(bundle, Layers):
             if bundle.only is not None and limit is not None:
@@ -141,7 +154,9 @@ def read_layers(
         ]
         if callable(getattr(bundle, "on_event", None)):
             observers.append(bundle.on_event)  # type: ignore[attr-defined]  # just looked up
-    return registrations + _bare(layers, limit, where), observers
+        if has_lifespan(bundle):
+            starters.append(bundle)
+    return Found((*registrations, *_bare(layers, limit, where)), tuple(observers), tuple(starters))
 
 
 def _bare(layers: Mapping[str, Any], only: Only | None, where: str) -> list[Registration]:
@@ -167,12 +182,6 @@ def _check_bundle(bundle: object, where: str) -> None:
             f"{where} got {bundle!r:.80}, which has none of the methods run, agent, chat, tool and on_event; "
             "give a bundle, or a layer by its scope, such as chat=log"
         )
-    for method in _LATER:
-        if callable(getattr(bundle, method, None)):
-            raise ConfigurationError(
-                f"{where} got {type(bundle).__name__}, whose {method}() this version would never call: starting and "
-                "stopping bundles comes later; leave the method out"
-            )
 
 
 Condition: TypeAlias = Callable[[Any], bool] | None
@@ -181,26 +190,34 @@ Condition: TypeAlias = Callable[[Any], bool] | None
 class Stack:
     """The layers of an app, or of one run, as they were at one time. It never changes; more layers are a new one."""
 
-    __slots__ = ("_chains", "observers", "registrations", "run_registrations")
+    __slots__ = ("_chains", "found", "of_run")
 
-    def __init__(
-        self,
-        registrations: tuple[Registration, ...] = (),
-        observers: tuple[Observer, ...] = (),
-        run_registrations: tuple[Registration, ...] = (),
-    ) -> None:
-        self.registrations = registrations
-        self.observers = observers
-        self.run_registrations = run_registrations
+    def __init__(self, found: Found = Found(), of_run: Found = Found()) -> None:  # noqa: B008 - it is immutable
+        self.found = found
+        self.of_run = of_run
         self._chains: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
-    def with_more(self, registrations: list[Registration], observers: list[Observer]) -> Stack:
+    def with_more(self, found: Found) -> Stack:
         """This stack with further app layers inside."""
-        return Stack((*self.registrations, *registrations), (*self.observers, *observers))
+        return Stack(self.found.and_more(found))
 
-    def for_run(self, registrations: list[Registration], observers: list[Observer]) -> Stack:
+    def for_run(self, found: Found) -> Stack:
         """This stack with the layers of one run, innermost."""
-        return Stack(self.registrations, (*self.observers, *observers), tuple(registrations))
+        return Stack(self.found, found)
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Who gets the events."""
+        return (*self.found.observers, *self.of_run.observers)
+
+    @property
+    def starters(self) -> tuple[object, ...]:
+        """What is to be started before a run."""
+        return (*self.found.starters, *self.of_run.starters)
+
+    def around(self, plan: Plan) -> tuple[Registration, ...]:
+        """All layers that may wrap an agent's calls, outermost first."""
+        return (*self.found.registrations, *plan.found.registrations, *self.of_run.registrations)
 
     def chains_of(self, plan: Plan) -> dict[str, Any]:
         """The folded chains around an agent's calls by scope; the rooms that know the endpoints fill it in, once."""
@@ -213,7 +230,7 @@ class Stack:
     def applying(self, kind: str, plan: Plan) -> list[tuple[Layer, Condition]]:
         """The layers around an agent's calls of one kind, outermost first, each with its condition."""
         layers: list[tuple[Layer, Condition]] = []
-        for registration in (*self.registrations, *plan.registrations, *self.run_registrations):
+        for registration in self.around(plan):
             if registration.kind != kind:
                 continue
             reach = True if registration.only is None else registration.only.reach(kind, plan)
@@ -226,14 +243,14 @@ class Stack:
     def names(self, plan: Plan) -> set[str]:
         """The names in the `only=` of all layers."""
         names: set[str] = set()
-        for registration in (*self.registrations, *plan.registrations, *self.run_registrations):
+        for registration in self.around(plan):
             if registration.only is not None:
                 names |= registration.only.names
         return names
 
     def warn_of_unknown_names(self, plan: Plan, known: set[str], warned: set[str]) -> None:
         """Warn once of each name in an `only=` that nothing reachable bears."""
-        for registration in (*self.registrations, *plan.registrations, *self.run_registrations):
+        for registration in self.around(plan):
             for name in sorted(() if registration.only is None else registration.only.names - known - warned):
                 warned.add(name)
                 warnings.warn(

@@ -36,6 +36,9 @@ async def execute(run: Run, target: Any, input: Input, history: tuple[Message, .
 
 async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, ...]) -> Result:
     plan = plan_for(run, target)
+    starters = (*run.stack.starters, *plan.found.starters)
+    if starters:
+        await run.app.lifespan.start(starters)
     if run.append_only:
         run.holds = holds_of_run(run.stack, plan)
     entry = step_for(run, plan, caller=None, history=history)

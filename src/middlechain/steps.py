@@ -367,5 +367,8 @@ class Delegation:
 
     async def delegate(self, caller: Step, target: Any, input: Input) -> Result:
         """A step nested in this one."""
-        step = step_for(caller.run, plan_for(caller.run, target), caller=caller)
+        plan = plan_for(caller.run, target)
+        if plan.found.starters:
+            await caller.run.app.lifespan.start(plan.found.starters)
+        step = step_for(caller.run, plan, caller=caller)
         return await run_step(step, input, via="run", caller=caller)
