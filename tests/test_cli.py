@@ -31,7 +31,6 @@ from middlechain import (
     ModelFinished,
     Result,
     TextDelta,
-    TextReset,
     ToolCall,
     ToolFinished,
     ToolOutput,
@@ -278,23 +277,23 @@ def test_steps_within_steps_are_not_the_answer(write: Write, capsys: pytest.Capt
     assert capsys.readouterr().out == "outer words\n"
 
 
-RETRACTED = """
+CHANGED = """
     from middlechain.testing import ScriptedModel
     class Desk(Agent):
         def after_response(self, response, ctx):
             return "I may not say that."
     app = App(agents=[Desk(model=ScriptedModel([["The code", " is 1234."]]))])
 """
-WITHDRAWN = "[withdrawn: the text above does not hold any more]\n"
 
 
-def test_s1_on_a_terminal_what_was_retracted_is_said_to_be_and_what_holds_comes_last(write: Write) -> None:
-    text = "The code is 1234.\n\nI may not say that.\n"
-    assert on_a_terminal("run", write(RETRACTED), "hi") == (0, text, WITHDRAWN)
+def test_s6_what_a_hook_changes_is_never_on_a_terminal_as_it_was(write: Write) -> None:
+    code, text, notes = on_a_terminal("run", write(CHANGED), "hi")
+    assert (code, text) == (0, "I may not say that.\n")
+    assert "held back by the hook 'Desk.after_response'" in notes
 
 
-def test_s1_what_was_retracted_is_not_in_a_pipe(write: Write) -> None:
-    ended = process("run", write(RETRACTED), "hi")
+def test_s6_nor_in_a_pipe(write: Write) -> None:
+    ended = process("run", write(CHANGED), "hi")
     assert (ended.stdout, ended.stderr) == ("I may not say that.\n", "")
 
 
@@ -314,7 +313,7 @@ def test_a_degraded_answer_is_said_to_be_one(write: Write, capsys: pytest.Captur
 
 
 def test_on_a_terminal_a_degraded_answer_follows_what_it_takes_the_place_of(write: Write) -> None:
-    assert on_a_terminal("run", write(DEGRADED), "hi") == (0, "Half a\n\nSorry.\n", WITHDRAWN + IS_DEGRADED)
+    assert on_a_terminal("run", write(DEGRADED), "hi") == (0, "Half a\n\nSorry.\n", IS_DEGRADED)
 
 
 def test_an_answer_that_a_limit_cut_short_is_said_to_be(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -937,21 +936,75 @@ def test_a_tool_that_starts_ends_the_line_so_that_what_it_prints_has_one_of_its_
     assert out.getvalue() == "Let me look.\n"
 
 
-def test_a_reset_of_text_that_was_never_shown_is_not_worth_a_note() -> None:
-    assert shown(event(TextReset), event(TextDelta, "hi"), result="hi") == ("hi\n", "")
-    inner = [event(TextDelta, "x", parent="r/0"), event(TextReset, parent="r/0")]
-    assert shown(*inner, event(TextDelta, "hi"), result="hi") == ("hi\n", "")
+def test_text_of_inner_steps_is_not_the_answers() -> None:
+    assert shown(event(TextDelta, "x", parent="r/0"), event(TextDelta, "hi"), result="hi") == ("hi\n", "")
 
 
-def test_where_an_earlier_turn_is_rewritten_the_answer_still_comes_last() -> None:
-    events = [
-        event(TextDelta, "first"),
-        event(TextDelta, "answer", turn=2),
-        event(TextReset),
-        event(TextDelta, "rewritten"),
-    ]
-    assert shown(*events, result="answer") == ("first\n\nanswer\n\nrewritten\n\nanswer\n", WITHDRAWN)
-    assert shown(*events, result="answer", out=io.StringIO()) == ("answer\n", "")
+def test_an_answer_without_events_is_written_at_the_end() -> None:
+    assert shown(result="hi") == ("hi\n", "")
+    assert shown(result="hi", out=io.StringIO()) == ("hi\n", "")
+
+
+EXPLAINED = """
+    async def audit(call, next): return await next()
+    app = App(name="shop", model="demo", agents=[Agent(name="desk"), Agent(name="porter")]).use(chat=audit, only="desk")
+"""
+
+
+def test_explain_shows_the_chain_of_every_agent_or_of_one(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write(EXPLAINED)
+    assert main(["explain", target]) == 0
+    out = capsys.readouterr().out
+    first, second = out.split("\n\n")
+    assert first.startswith("desk in 'shop', outermost first\n└─ run, once per run\n")
+    assert re.search(r"layer audit, only='desk' \(app\) +holds the whole reply; a crash goes to the caller\n", first)
+    assert second.startswith("porter in 'shop'")
+    assert "audit" not in second
+    assert main(["explain", target, "--agent", "porter"]) == 0
+    assert capsys.readouterr().out == second
+
+
+def on_this_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """What a terminal shows that is the standard output of this process."""
+    terminal = Terminal()
+    monkeypatch.setattr(terminal, "reconfigure", lambda **options: None, raising=False)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(arguments) == 0
+    return terminal.getvalue()
+
+
+def test_on_a_terminal_each_turn_has_a_paragraph_of_its_own(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_this_terminal(monkeypatch, "run", write(LOOK), "hi") == "Let me look.\n\nFound it.\n"
+
+
+def test_explain_draws_a_tree_on_a_terminal(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = on_this_terminal(monkeypatch, "explain", write(EXPLAINED), "--agent", "desk")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", drawn)
+    assert "└── run, once per run" in shown
+    assert "layer audit, only='desk' (app)" in shown
+
+
+def test_explain_draws_on_a_terminal(write: Write) -> None:
+    code, text, notes = on_a_terminal("explain", write(EXPLAINED), "--agent", "desk")
+    assert (code, notes) == (0, "")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert re.search(r"layer audit, only='desk' \(app\)", plain)
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "says"),
+    [
+        ("app = App()", [], r"the app 'app' has no agents to ask"),
+        ("app = App(agents=[Agent(name='a')])", ["--agent", "b"], r"has no agent 'b'; it has: a"),
+    ],
+)
+def test_explain_says_what_it_cannot_find(
+    code: str, arguments: list[str], says: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", write(code), *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(says, err)
 
 
 def test_on_a_real_terminal_the_answer_stands_before_its_log_lines() -> None:

@@ -194,10 +194,11 @@ async def test_the_demo_shows_what_wraps_what_and_then_each_answer(database: Pat
     await play(MESSAGES, database, Screen(out, out))
     text = out.getvalue()
     order = [
-        "what wraps what in it, outermost first",
+        "A help desk over a SQLite file",
+        "HelpDesk in 'help desk', outermost first",
         "on_error",
         "log_timings",
-        "the model 'demo': a set of rules",
+        "model 'demo'",
         "after_tool",
         "refund_limit",
         "order_status",

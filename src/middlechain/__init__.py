@@ -47,6 +47,7 @@ from middlechain.events import (
     ToolFinished,
     ToolStarted,
 )
+from middlechain.explanation import Chain
 from middlechain.layers import Layers
 from middlechain.limits import Limits, Usage
 from middlechain.messages import (
@@ -80,6 +81,7 @@ __all__ = [
     "Assistant",
     "Audio",
     "BadRequest",
+    "Chain",
     "ChatCall",
     "ChatReply",
     "ConfigurationError",

@@ -241,7 +241,9 @@ class Plan:
         self.by_name = {tool.name: tool for tool in self.tools}
         run = getattr(agent, "run", None) if hasattr(type(agent), "run") else None
         self.own_run: Callable[[Input, Context[Any]], Any] | None = run  # of an agent that owns its step
-        self.hooks = _hooks(agent, self.name) if run is None else dict.fromkeys(HOOKS, ())
+        self.hooks: Mapping[str, tuple[Callable[..., Any], ...]] = (
+            _hooks(agent, self.name) if run is None else dict.fromkeys(HOOKS, ())
+        )
         self.found = read_layers(agent.middleware, {}, None, f"Agent({self.name!r}, middleware=)")
         if self.found.observers:
             raise ConfigurationError(f"the middleware of {self.name} has an on_event(); give that bundle to app.use()")

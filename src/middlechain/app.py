@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar
 
 import anyio
 from typing_extensions import TypedDict, Unpack
 
-from middlechain.agent import Agent, Plan
+from middlechain.agent import Agent, Plan, plan_of
 from middlechain.bus import Bus, Observer
 from middlechain.chat import ChatCall, ChatReply, Model
+from middlechain.checks import check, known_names
 from middlechain.errors import ConfigurationError, ContractError
+from middlechain.explanation import Chain, explain
 from middlechain.layers import KINDS, Found, OneOrMore, Stack, read_layers
 from middlechain.lifespan import Lifespan
 from middlechain.limits import Limits
 from middlechain.messages import Input, Message, MessageBase, history_of
+from middlechain.override import Override
 from middlechain.records import Run, Tell
 from middlechain.registry import check_model
 from middlechain.results import AgentCall, Result, RunCall
 from middlechain.runs import execute
-from middlechain.steps import Delegation
+from middlechain.steps import Delegation, agent_for, object_of
 from middlechain.streams import Listener, Stream
 from middlechain.tool_calls import ToolCall
 from middlechain.tools import ToolOutput, tools_of
@@ -59,9 +64,6 @@ _LATER = {
     "guardrails": "guardrails",
     "guard": "guardrails",
     "conversation": "conversations",
-    "explain": "explained chains",
-    "check": "checks of whole apps",
-    "override": "overrides for tests",
 }
 _DELEGATION = Delegation()
 
@@ -100,6 +102,7 @@ class App:
         self._models: dict[str, Model] = {}
         self._warned: set[str] = set()
         self.told_of_holds = False
+        self._override: Override | None = None
         self.lifespan = Lifespan()
         self._entered = False
 
@@ -267,6 +270,7 @@ class App:
             limits=self.limits if limits is None else _limits(limits, "app.run()"),
             own_limits=limits is not None,
             models=self._models,
+            override=self._override,
             state=options.get("state"),
             data=data,
             streaming=stream is not None or tell is not None,
@@ -287,14 +291,66 @@ class App:
             raise ConfigurationError(f"the app {self.name!r} has no agent {name!r}; it has: {known}")
         return agent
 
+    def tool_names(self) -> set[str]:
+        """The names of the tools of `App(agents=)`."""
+        return {tool.name for name, agent in self.agents.items() for tool in tools_of(agent.tools, name)}
+
+    def explain(self, target: Target) -> Chain:
+        """What wraps what for an agent, outermost first: print it.
+
+        Args:
+            target: an agent, an agent class, or the name of one of `App(agents=)`.
+
+        Raises:
+            ConfigurationError: when that is put together wrongly.
+        """
+        agent = agent_for(self, target)
+        return explain(self, self._stack, plan_of(agent if isinstance(agent, Agent) else object_of(agent)))
+
+    def check(self, *targets: Target) -> None:
+        """Refuse what is put together wrongly, all of it at once, without running anything.
+
+        Args:
+            targets: what to look at; default: all of `App(agents=)`.
+
+        Raises:
+            ConfigurationError: when something is; each of its `issues` says what and the fix.
+        """
+        check(self, self._stack, targets)
+
+    @contextmanager
+    def override(
+        self, *, model: Model | str | None = None, tools: Mapping[str, Callable[..., Any]] | None = None
+    ) -> Generator[None]:
+        """Put others in the place of models and tools, for the runs that begin meanwhile: `with app.override(...):`.
+
+        Layers, hooks and schemas stay as they are. Overrides nest.
+
+        Args:
+            model: answers every model call, whatever agents and layers say; default: those.
+            tools: by the name of a tool, the function that runs in its place, sync or async, with the same arguments.
+
+        Raises:
+            ConfigurationError: for something that is no model or function; when the block ends, for the name of a tool
+                that no agent of the app has and that no run has called.
+        """
+        check_model(model, "app.override()")
+        outer, self._override = self._override, Override(model, {} if tools is None else tools, self._override)
+        override = self._override
+        try:
+            yield
+        finally:
+            self._override = outer
+        override.check_names(self.tool_names())
+
     def warn_of_unknown_names(self, stack: Stack, plan: Plan) -> None:
         """Warn once of each name in an `only=` that neither the target, nor an agent of the app, nor a tool bears."""
         if stack.names(plan) <= self._warned:
             return
-        known = {plan.name, *plan.by_name, *self.agents}
-        for name, agent in self.agents.items():
-            known |= {tool.name for tool in tools_of(agent.tools, name)}
-        stack.warn_of_unknown_names(plan, known, self._warned)
+        for warning, name in stack.unknown_names(plan, known_names(self, plan)).items():
+            if name not in self._warned:
+                self._warned.add(name)
+                warnings.warn(warning, stacklevel=2)
 
     if not TYPE_CHECKING:  # or a type checker would take any attribute for one
 

@@ -173,7 +173,8 @@ class ChatReply:
 async def ask_model(call: ChatCall) -> ChatReply:
     """The endpoint of the chat layers: limits, then the model."""
     step = step_of(call.ctx)
-    model = call.model
+    override = step.run.override
+    model = call.model if override is None or override.model is None else override.model
     if model is None:
         raise ConfigurationError(
             f"the agent {step.agent_name!r} has no model; "

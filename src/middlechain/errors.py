@@ -85,7 +85,18 @@ def _pickles(value: object) -> bool:
 
 
 class ConfigurationError(MiddlechainError):
-    """An app, agent, tool or call was put together wrongly. Raised before anything is spent."""
+    """An app, agent, tool or call was put together wrongly. Raised before anything is spent.
+
+    Args:
+        message: what is wrong, and the fix.
+        issues: where several things may be wrong, a sentence for each; default: none.
+    """
+
+    issues: tuple[str, ...]
+
+    def __init__(self, message: str = "", issues: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.issues = issues
 
 
 class ContractError(MiddlechainError):

@@ -44,6 +44,9 @@ async def run_tool(call: ToolCall) -> ToolOutput:
     await ticket.admission.enter(ticket)
     positional, named = tool.signature.bind(_arguments(call, ticket).given, call.ctx)
     ticket.ran = tool
+    override = step_of(call.ctx).run.override
+    if override is not None:
+        tool = override.stand_in(tool)
     if ticket.alone:
         output = await _attempt(tool, positional, named)
         ticket.ended = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -57,9 +56,10 @@ class Layers:
 class Only:
     """To which calls a layer is limited."""
 
-    __slots__ = ("_agents", "_predicates", "_tools", "names")
+    __slots__ = ("_agents", "_given", "_predicates", "_tools", "names")
 
     def __init__(self, given: Any) -> None:
+        self._given = given
         self._agents: list[Any] = []
         self._tools: list[Tool] = []
         self._predicates: list[Callable[[Any], bool]] = []
@@ -81,6 +81,12 @@ class Only:
                     f"only= got {item!r:.80}; give agents, tools, names of either, or a predicate of the call"
                 )
 
+    def __str__(self) -> str:
+        """As it was written."""
+        items = self._given if isinstance(self._given, list | tuple | set | frozenset) else [self._given]
+        shown = [repr(item) if isinstance(item, str) else _name(item) for item in items]
+        return shown[0] if len(shown) == 1 else f"[{', '.join(shown)}]"
+
     def reach(self, kind: str, plan: Plan) -> bool | Callable[[Any], bool]:
         """Whether the layer applies to that agent's calls of that kind: always, never, or as a condition says."""
         if plan.name in self.names or any(
@@ -98,6 +104,11 @@ class Only:
         if kind == "tool" and (self.names or tools):
             return lambda call: call.name in self.names or call.tool in tools or applies(call)
         return applies if predicates else False
+
+
+def _name(item: object) -> str:
+    name = getattr(item, "name", "")
+    return name if name and isinstance(name, str) else name_of(item)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,14 +259,13 @@ class Stack:
                 names |= registration.only.names
         return names
 
-    def warn_of_unknown_names(self, plan: Plan, known: set[str], warned: set[str]) -> None:
-        """Warn once of each name in an `only=` that nothing reachable bears."""
-        for registration in self.around(plan):
-            for name in sorted(() if registration.only is None else registration.only.names - known - warned):
-                warned.add(name)
-                warnings.warn(
-                    f"only={name!r} of the {registration.kind} layer {name_of(registration.layer)!r} names no agent or "
-                    f"tool that is known from here (known: {', '.join(sorted(known))}); correct the name, or give the "
-                    "agent to App(agents=[...])",
-                    stacklevel=2,
-                )
+    def unknown_names(self, plan: Plan, known: set[str]) -> dict[str, str]:
+        """The names in an `only=` that nothing known bears, each by the sentence that says so."""
+        return {
+            f"only={name!r} of the {registration.kind} layer {name_of(registration.layer)!r} names no agent or tool "
+            f"that is known from here (known: {', '.join(sorted(known))}); correct the name, or give the agent to "
+            "App(agents=[...])": name
+            for registration in self.around(plan)
+            if registration.only is not None
+            for name in sorted(registration.only.names - known)
+        }

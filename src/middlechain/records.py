@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time no import points up
     from middlechain.edge import Edge
     from middlechain.holds import Hold
     from middlechain.layers import Stack
+    from middlechain.override import Override
     from middlechain.results import Result
     from middlechain.tools import ToolOutput
 
@@ -63,6 +64,7 @@ class Run:
         "limits",
         "meter",
         "models",
+        "override",
         "own_limits",
         "root",
         "scope",
@@ -85,6 +87,7 @@ class Run:
         limits: Limits,
         own_limits: bool,
         models: dict[str, Model],
+        override: Override | None,
         state: Any,
         data: Mapping[str, Any] | None,
         streaming: bool,
@@ -99,6 +102,7 @@ class Run:
         self.limits = limits
         self.own_limits = own_limits
         self.models = models
+        self.override = override
         self.meter = Meter(limits)
         self.free = State()
         self.state = self.free if state is None else state

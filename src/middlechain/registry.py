@@ -12,7 +12,7 @@ from middlechain.errors import ConfigurationError
 if TYPE_CHECKING:
     from middlechain.chat import Model
 
-__all__ = ["check_model", "check_requests", "model_named", "no_requests"]
+__all__ = ["check_model", "check_named", "check_requests", "model_named", "no_requests"]
 
 # The two prefixes that the library brings; a package adds its own as an entry point of the group below, whose
 # value is a callable that takes what stands after the colon.
@@ -32,17 +32,27 @@ def model_named(name: str, known: dict[str, Model]) -> Model:
     """
     model = known.get(name)
     if model is None:
-        prefix, _, rest = name.partition(":")
-        factory = _factory(prefix, name)
-        given = (rest,) if rest else ()
-        try:
-            inspect.signature(factory).bind(*given)
-        except TypeError as error:
-            raise ConfigurationError(
-                f"the model {name!r} lacks what {prefix!r} needs ({error}); write it as {prefix}:NAME"
-            ) from error
+        factory, given = check_named(name)
         model = known[name] = factory(*given)
     return model
+
+
+def check_named(name: str) -> tuple[Callable[..., Model], tuple[str, ...]]:
+    """What makes the model of that name, and from what.
+
+    Raises:
+        ConfigurationError: as `model_named`.
+    """
+    prefix, _, rest = name.partition(":")
+    factory = _factory(prefix, name)
+    given = (rest,) if rest else ()
+    try:
+        inspect.signature(factory).bind(*given)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"the model {name!r} lacks what {prefix!r} needs ({error}); write it as {prefix}:NAME"
+        ) from error
+    return factory, given
 
 
 def check_model(model: object, owner: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -24,34 +24,52 @@ from middlechain.results import AgentCall, Result, attach, last_answer
 from middlechain.tools import Tool, ToolOutput, tools_of
 from middlechain.turn import ask, call_tool, chain_of, check_mark, converse, run_tools, wrong_return
 
-__all__ = ["Delegation", "complete", "plan_for", "run_step", "step_for", "stopped"]
+if TYPE_CHECKING:
+    from middlechain.app import App
+
+__all__ = ["Delegation", "agent_for", "complete", "object_of", "plan_for", "run_step", "step_for", "stopped"]
 
 _NO_LIMITS = Limits(turns=None, depth=None)
 
 
-def plan_for(run: Run, target: object) -> Plan:
-    """The plan of an agent, of an agent class (one object of it per run), or of a name that the app knows.
+def agent_for(app: App, target: object) -> Agent | type[Agent]:
+    """The agent, or agent class, that a target means: itself, or the one of that name in the app.
 
     Raises:
         ConfigurationError: for anything else.
     """
     if isinstance(target, str):
-        target = run.app.agent_named(target)
-    if isinstance(target, type) and issubclass(target, Agent):
-        agent = run.instances.get(target)
-        if agent is None:
-            agent = run.instances[target] = _object_of(target)
-            plan = plan_of(agent)
-            plan.key = None if "middleware" in vars(agent) else target
-        return plan_of(agent)
-    if isinstance(target, Agent):
-        return plan_of(target)
+        return app.agent_named(target)
+    if isinstance(target, Agent) or (isinstance(target, type) and issubclass(target, Agent)):
+        return target
     raise ConfigurationError(
         f"the target of a run is {target!r:.80}; give an agent, an agent class, or the name of one"
     )
 
 
-def _object_of(cls: type[Agent]) -> Agent:
+def plan_for(run: Run, target: object) -> Plan:
+    """The plan of what a target means; of a class one object is made for the run.
+
+    Raises:
+        ConfigurationError: for anything else.
+    """
+    found = agent_for(run.app, target)
+    if isinstance(found, Agent):
+        return plan_of(found)
+    agent = run.instances.get(found)
+    if agent is None:
+        agent = run.instances[found] = object_of(found)
+        plan = plan_of(agent)
+        plan.key = None if "middleware" in vars(agent) else found
+    return plan_of(agent)
+
+
+def object_of(cls: type[Agent]) -> Agent:
+    """An agent of that class.
+
+    Raises:
+        ConfigurationError: when it cannot be made without arguments.
+    """
     try:
         signature(cls).bind()
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""The command line: `middlechain run` and `middlechain demo`. It needs the extra `cli`, which is typer and rich.
+"""The command line: `middlechain run`, `explain` and `demo`. It needs the extra `cli`, which is typer and rich.
 
 Nothing of the extra is imported here, so that its absence can be told in one line.
 """

@@ -16,9 +16,10 @@ import anyio
 import structlog
 import typer
 
-from middlechain import App, ChatCall, ChatReply, ConfigurationError, Layers, MiddlechainError, Model, Next
+from middlechain import App, ConfigurationError, MiddlechainError, Model
 from middlechain.cli.demo import MESSAGES, play
 from middlechain.cli.jsonlines import json_line
+from middlechain.cli.picture import show_chain
 from middlechain.cli.screen import Answer, OutputClosed, Screen, printable
 from middlechain.cli.target import load_app
 from middlechain.registry import check_model
@@ -55,16 +56,36 @@ def run(
 ) -> None:
     """Ask an agent of an app. Its answer goes to standard output, all else to standard error.
 
-    On a terminal the answer is shown as it comes; a file or a pipe gets it when it is final.
+    On a terminal its text is shown as it comes; a file or a pipe gets the final answer alone.
     """
     screen = Screen(sys.stdout, sys.stderr)
     # What the app prints is not the answer, so it goes beside it; an app that sets up its own logging has its way
     with _reporting(screen, debug), redirect_stdout(screen.beside):
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(screen.beside))
         question = _question(message)
-        layers = _model_layers(model, base_url)
+        stand_in = _model(model, base_url)
         app = load_app(target)
-        anyio.run(_ask, app, _agent_name(app, agent), question, layers, screen, events)
+        name = _agent_name(app, agent)
+        with app.override(model=stand_in):
+            anyio.run(_ask, app, name, question, screen, events)
+
+
+@commands.command()
+def explain(
+    target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, or path/to/file.py:APP.")],
+    agent: Annotated[str | None, typer.Option(help="Of which agent; default: of all in App(agents=[...]).")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show what wraps what for an agent of an app: layers, hooks, limits, and which of them hold text back."""
+    screen = Screen(sys.stdout, sys.stderr)
+    with _reporting(screen, debug):
+        with redirect_stdout(screen.beside):
+            app = load_app(target)
+            names = [_agent_name(app, agent)] if agent is not None or not app.agents else list(app.agents)
+            chains = [app.explain(name) for name in names]
+        for place, chain in enumerate(chains):
+            screen.write("\n" if place else "")
+            show_chain(chain, screen)
 
 
 @commands.command()
@@ -80,11 +101,15 @@ def demo(
         anyio.run(play, messages, database or Path(directory, "orders.sqlite"), screen)
 
 
-async def _ask(app: App, agent: str, question: str, layers: list[Layers], screen: Screen, events: bool) -> None:
+async def _ask(app: App, agent: str, question: str, screen: Screen, events: bool) -> None:
     answer = Answer(screen)
-    async with app.stream(agent, question, use=layers) as stream:
+    live = screen.terminal and not events
+    async with app.stream(agent, question, resets=not live) as stream:
         async for event in stream:
-            screen.write(json_line(event) + "\n") if events else answer.take(event)
+            if events:
+                screen.write(json_line(event) + "\n")
+            elif live:
+                answer.take(event)
         if not events:
             answer.finish(stream.result)
 
@@ -110,21 +135,12 @@ def _agent_name(app: App, name: str | None) -> str:
     return name
 
 
-def _model_layers(name: str | None, base_url: str | None) -> list[Layers]:
-    """A layer that has the model of that name answer every call. Innermost, it wins over what agents and layers say."""
+def _model(name: str | None, base_url: str | None) -> Model | str | None:
+    """The model that is to answer every call, whatever agents and layers say."""
     if name is None:
         if base_url is not None:
             raise ConfigurationError("--base-url says where, but not which model; add --model NAME")
-        return []
-    model = _model(name, base_url)
-
-    async def answered_by(call: ChatCall, next: Next[ChatCall, ChatReply]) -> ChatReply:
-        return await next(call.replace(model=model))
-
-    return [Layers(chat=answered_by)]
-
-
-def _model(name: str, base_url: str | None) -> Model | str:
+        return None
     if base_url is None:
         check_model(name, "--model")
         return name

@@ -8,13 +8,12 @@ from typing import Any
 
 import structlog
 from rich.text import Text
-from rich.tree import Tree
 
 from middlechain import App, ToolFinished
 from middlechain.cli import helpdesk
-from middlechain.cli.helpdesk import COLLEAGUE, HelpDesk, help_desk, log_timings, refund_limit
+from middlechain.cli.helpdesk import COLLEAGUE, help_desk
+from middlechain.cli.picture import show_chain
 from middlechain.cli.screen import Answer, Screen, printable
-from middlechain.tools import tools_of
 
 __all__ = ["MESSAGES", "play"]
 
@@ -39,7 +38,8 @@ async def play(messages: Sequence[str], database: Path, screen: Screen) -> None:
     """
     app = help_desk(database)
     _log_to(screen)
-    screen.show(_chain(app))
+    screen.show("A help desk over a SQLite file, offline: the model is a set of rules. What wraps what in it:\n")
+    show_chain(app.explain("HelpDesk"), screen)
     for message in messages:
         screen.show("")
         screen.show(Text(f"> {printable(message)}", style="bold"))
@@ -49,7 +49,7 @@ async def play(messages: Sequence[str], database: Path, screen: Screen) -> None:
 
 async def _ask(app: App, message: str, screen: Screen) -> None:
     answer = Answer(screen)
-    async with app.stream("HelpDesk", message, data=COLLEAGUE) as stream:
+    async with app.stream("HelpDesk", message, data=COLLEAGUE, resets=False) as stream:
         async for event in stream:
             answer.take(event)
             if isinstance(event, ToolFinished):
@@ -61,21 +61,6 @@ def _described(event: ToolFinished) -> str:
     args = ", ".join(f"{name}={value!r}" for name, value in event.call.args.items())
     outcome = "ended the step" if event.output is None else "error" if event.output.is_error else "ok"
     return f"{event.call.name}({args}) -> {outcome}"
-
-
-def _chain(app: App) -> Tree:
-    """What wraps what, from the outside in. The names are those of the functions, so that they cannot differ."""
-    tools = ", ".join(tool.name for tool in tools_of(app.agents["HelpDesk"].tools, "HelpDesk"))
-    tree = Tree("A help desk over a SQLite file: what wraps what in it, outermost first")
-    step = tree.add(f"{HelpDesk.on_error.__name__}: a hook of {HelpDesk.__name__}, answers for a step that crashed")
-    chat = step.add(f"{log_timings.__name__}: a layer of the app around every model call")
-    chat.add(f"the model {app.model!r}: a set of rules, offline")
-    hook = step.add(f"{HelpDesk.after_tool.__name__}: a hook of {HelpDesk.__name__}, hides e-mail addresses")
-    limit = hook.add(
-        f"{refund_limit.__name__}: a layer of the app, up to {COLLEAGUE['refund_limit']} euros are allowed"
-    )
-    limit.add(f"the tools: {tools}")
-    return tree
 
 
 def _log_to(screen: Screen) -> None:

@@ -28,6 +28,7 @@ from middlechain import (
     ToolError,
     ToolOutput,
     ToolResult,
+    observes,
 )
 
 __all__ = ["COLLEAGUE", "HelpDesk", "Orders", "help_desk", "log_timings", "refund_limit"]
@@ -146,6 +147,7 @@ def _euros(cents: int) -> str:
     return f"{cents / 100:.2f} euros"
 
 
+@observes  # it changes no reply, so a stream that cannot take text back need not wait for it
 async def log_timings(call: ChatCall, next: Next[ChatCall, ChatReply]) -> ChatReply:
     """A chat layer: logs how long each model call took, streamed or not, also when it failed."""
     began = anyio.current_time()

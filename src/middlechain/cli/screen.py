@@ -13,7 +13,7 @@ from typing import Any, Self, TextIO, cast
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from middlechain import Event, Result, TextDelta, TextReset, ToolStarted
+from middlechain import Event, Result, TextDelta, ToolStarted
 
 __all__ = ["Answer", "OutputClosed", "Screen", "printable"]
 
@@ -126,50 +126,35 @@ def _write(file: TextIO, text: str) -> None:
 
 
 class Answer:
-    """The text of one run on its way to a screen.
+    """The text of one run on its way to a screen, as the events of an append-only stream bring it.
 
-    On a terminal it streams, and texts of several turns are separated by a blank line. What is written cannot be taken
-    back: where the run retracts text, a note says so, and what holds instead follows as a new paragraph.
-
-    A file or a pipe gets the result's text alone, when the run has ended: whoever reads it cannot see the notes.
+    The texts of several turns are separated by a blank line.
     """
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._turn: int | None = None  # whose text is being written
-        self._texts: dict[int, str] = {}  # what was written of each turn and has not been retracted
-        self._begun = False
+        self._turn: int | None = None  # whose text was written last
 
     def take(self, event: Event) -> None:
         """Write what the event adds to the answer. Steps within steps are not the answer's business."""
-        if event.parent is not None or not self._screen.terminal:
+        if event.parent is not None:
             return
         if isinstance(event, TextDelta):
-            self._write(event.turn, event.text)
+            if self._turn not in {None, event.turn}:
+                self._screen.end_line()
+                self._screen.write("\n")
+            self._turn = event.turn
+            self._screen.write(event.text)
         elif isinstance(event, ToolStarted):
             self._screen.end_line()
-        elif isinstance(event, TextReset) and self._texts.pop(event.turn, ""):
-            self._turn = None
-            self._screen.end_line()
-            self._screen.note("[withdrawn: the text above does not hold any more]")
 
     def finish(self, result: Result) -> None:
-        """End the answer, so that what stands last on the screen is what the result says."""
-        if result.text and result.text != ("" if self._turn is None else self._texts[self._turn]):
-            self._turn = None
-            self._write(0, result.text)
+        """End the answer; all of it is written now if no event has brought any of it."""
+        if self._turn is None and result.text:
+            self._screen.write(result.text)
         self._screen.end_line()
         for remark in _remarks(result):
             self._screen.note(f"[{remark}]")
-
-    def _write(self, turn: int, text: str) -> None:
-        if turn != self._turn and self._begun:
-            self._screen.end_line()
-            self._screen.write("\n")
-        self._turn = turn
-        self._begun = True
-        self._texts[turn] = self._texts.get(turn, "") + text
-        self._screen.write(text)
 
 
 def _remarks(result: Result) -> list[str]:

@@ -1,0 +1,80 @@
+"""What can be wrong with an app before anything runs, all of it at once: `app.check()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from middlechain.agent import Agent, Plan, plan_of
+from middlechain.chain import name_of
+from middlechain.errors import ConfigurationError
+from middlechain.layers import Stack
+from middlechain.registry import check_named
+from middlechain.steps import agent_for, object_of
+
+if TYPE_CHECKING:
+    from middlechain.app import App
+
+__all__ = ["check", "known_names"]
+
+_CHOICES = {None, "auto", "none", "required"}
+
+
+def check(app: App, stack: Stack, targets: Sequence[object]) -> None:
+    """Raise one error with all issues.
+
+    Args:
+        app: whose they are.
+        stack: its layers.
+        targets: agents, agent classes or names; none for all of `App(agents=)`.
+
+    Raises:
+        ConfigurationError: when there are any; its `issues` are a tuple of sentences.
+    """
+    issues = list(dict.fromkeys(_issues(app, stack, targets or tuple(app.agents.values()))))
+    if issues:
+        count = "1 issue" if len(issues) == 1 else f"{len(issues)} issues"
+        lines = "".join(f"\n- {issue}" for issue in issues)
+        raise ConfigurationError(f"the app {app.name!r} has {count}:{lines}", tuple(issues))
+
+
+def _issues(app: App, stack: Stack, targets: Sequence[object]) -> Iterator[str]:
+    if not targets:
+        yield "there is nothing to check: no agents; give them with App(agents=[...]), or name them: app.check(agent)"
+    for target in targets:
+        try:
+            agent = agent_for(app, target)
+            plan = plan_of(agent if isinstance(agent, Agent) else object_of(agent))
+        except ConfigurationError as error:
+            yield str(error)
+        else:
+            yield from _of_plan(app, stack, plan)
+
+
+def _of_plan(app: App, stack: Stack, plan: Plan) -> Iterator[str]:
+    model = app.model if plan.model is None else plan.model
+    if model is None and plan.own_run is None:
+        yield f"the agent {plan.name!r} has no model; give it one with Agent(model=...) or App(model=...)"
+    if isinstance(model, str):
+        try:
+            check_named(model)
+        except ConfigurationError as error:
+            yield str(error)
+    choice = plan.settings.tool_choice
+    if choice not in _CHOICES and choice not in plan.by_name:
+        yield (
+            f"the settings of {plan.name!r} say tool_choice={choice!r}, and it has no such tool "
+            f"(it has: {', '.join(plan.by_name) or 'none'}); correct the name"
+        )
+    if plan.own_run is not None and tuple(plan.agent.hooks):
+        yield (
+            f"the hooks= of {plan.name!r} never fire, since {name_of(plan.own_run)} owns the step; "
+            "take them off, or do in run() what they do"
+        )
+    yield from stack.unknown_names(plan, known_names(app, plan))
+
+
+def known_names(app: App, plan: Plan | None = None) -> set[str]:
+    """The names that agents and tools bear: those of the app, and of the agent that the plan is of."""
+    known = set(app.agents) | app.tool_names()
+    return known if plan is None else known | {plan.name, *plan.by_name}
