@@ -41,6 +41,7 @@ class Talker:
         return mc.ChatReply(PIECE * DELTAS)
 
 
+@mc.observes
 async def silent(call: Call, next: mc.Next[Call, Answer]) -> Answer:
     """A layer that does nothing."""
     return await next()
@@ -56,3 +57,10 @@ async def read(app: mc.App, target: mc.Agent) -> Told:
     """Stream a run, and read it."""
     async with app.stream(target, "hi") as stream:
         return Told("".join([event.text async for event in stream if type(event) is mc.TextDelta]), [])
+
+
+async def listen(app: mc.App, target: mc.Agent) -> Told:
+    """Run it with a callback for its text."""
+    texts: list[str] = []
+    await app.run(target, "hi", on_text=texts.append)
+    return Told("".join(texts), [])

@@ -10,7 +10,7 @@ from typing import Any
 from bare import ANSWER, DELTAS, Bare, Said
 from flights import AT_ONCE, loads
 from imports import imports
-from ours import Instant, Talker, agent, read
+from ours import Instant, Talker, agent, listen, read
 from samples import Pair, Row, Work, growth, medians, python_calls, row, sample, slope
 
 import middlechain as mc
@@ -29,7 +29,7 @@ async def measure(quick: bool) -> list[Row]:
     return [
         *await turns(100 // share),
         await parallel_tools(100 // share),
-        await stream(60 // share),
+        *await stream(60 // share),
         await runs_at_once(20 // share),
         *await loads(),
         imports(30 // share),
@@ -67,11 +67,15 @@ async def parallel_tools(rounds: int) -> Row:
     return row(f"W3 {PARALLEL} parallel tools of 10 ms", w3, 1.2)
 
 
-async def stream(rounds: int) -> Row:
-    """W4."""
-    ours = partial(read, mc.App(), agent(Talker(), STREAM_LAYERS))
-    [w4] = await sample([(ours, Bare(layers=STREAM_LAYERS).read, 1, 5)], rounds)
-    return row(f"W4 per delta, {STREAM_LAYERS} silent layers", w4, 13, DELTAS)
+async def stream(rounds: int) -> list[Row]:
+    """W4, read as events and told to a callback."""
+    ours, told = (partial(way, mc.App(), agent(Talker(), STREAM_LAYERS)) for way in (read, listen))
+    bare = Bare(layers=STREAM_LAYERS).read
+    events, text = await sample([(ours, bare, 1, 5), (told, bare, 1, 5)], rounds)
+    return [
+        row(f"W4 per delta, {STREAM_LAYERS} silent layers", events, 13, DELTAS),
+        row("   the same with on_text=", text, 3, DELTAS),
+    ]
 
 
 async def at_once(work: Work) -> Any:

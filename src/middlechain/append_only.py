@@ -88,25 +88,27 @@ class AppendOnlyEdge:
         if self._holds:
             log_hold(self._step.run.app, self._holds)
             return _hold
-        origin, tell = self._step.at(turn), self._tell
-        post = self._step.run.bus.post
+        origin, tell, add, bus = self._step.at(turn), self._tell, said.add, self._step.run.bus
+        post = bus.post if bus.listening else None
 
         async def send(delta: Delta) -> None:
             kind = type(delta)
             if kind is TextDelta:
                 piece: str = delta.text  # type: ignore[union-attr]  # its type was just looked at
                 if piece:
-                    piece = said.add(piece)
-                    waiting: Awaitable[None] | None = post(origin, kind, piece)
-                    if waiting is not None:
-                        await waiting
+                    piece = add(piece)
+                    waiting: Awaitable[None] | None
+                    if post is not None:
+                        waiting = post(origin, kind, piece)
+                        if waiting is not None:
+                            await waiting
                     if tell is not None:
                         waiting = tell(turn, piece)
                         if waiting is not None:
                             await waiting
             elif kind is ReasoningDelta:
                 if delta.text:  # type: ignore[union-attr]  # as above
-                    await self._step.run.bus.emit(origin, kind, pondered.add(delta.text))  # type: ignore[union-attr]
+                    await bus.emit(origin, kind, pondered.add(delta.text))  # type: ignore[union-attr]
             elif kind is TextReset:
                 said.reset()
                 pondered.reset()

@@ -224,6 +224,7 @@ class Listener:
     def __init__(self, callback: Callable[[str], Any]) -> None:
         self._callback = callback
         self._paragraphs = Paragraphs()
+        self._turn = 0  # whose text it gets
         self._scope = anyio.CancelScope()
         self._error: Exception | None = None
 
@@ -240,8 +241,11 @@ class Listener:
 
     def tell(self, turn: int, text: str) -> Awaitable[None] | None:
         """Hand on a piece of a turn's text; what has to wait is returned, to be awaited."""
+        if turn != self._turn:
+            self._turn = turn
+            text = self._paragraphs.next(turn, text)
         try:
-            value = self._callback(self._paragraphs.next(turn, text))
+            value = self._callback(text)
         except Exception as error:  # noqa: BLE001 - it is not the run's: the caller gets it
             return self._fail(error)
         return None if value is None else self._settled(value)
