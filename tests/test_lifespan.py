@@ -124,6 +124,15 @@ async def test_m12_start_and_stop_may_be_sync_and_either_may_be_missing(go: Go) 
     assert log == ["start", "stop"]
 
 
+async def test_m12_a_bundle_may_have_nothing_but_a_start_or_a_stop(go: Go) -> None:
+    log: list[str] = []
+    only_start = type("OnlyStart", (), {"start": lambda self: log.append("start")})()
+    only_stop = type("OnlyStop", (), {"stop": lambda self: log.append("stop")})()
+    async with App().use(only_start).use(only_stop) as app:
+        await go(app, said(), "hi")
+    assert log == ["start", "stop"]
+
+
 async def test_m12_a_start_that_fails_reaches_whoever_asked_and_the_next_run_tries_again(go: Go) -> None:
     log: list[str] = []
     events: list[Event] = []

@@ -323,3 +323,8 @@ async def test_finish_reason_and_blocked_travel_with_history(go: Go) -> None:
     model = ScriptedModel(["a"])
     await go(App(), Agent(model=model), "u", history=[User("q"), told])
     assert model.calls[0].messages[1] == told
+
+
+def test_a_message_in_a_message_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigurationError, match=r"content of a User is a message already .*; use it as it is"):
+        User(User("hi"))  # type: ignore[arg-type]

@@ -166,6 +166,48 @@ async def test_m2_only_limits_a_layer(go: Go, row: tuple[str, Any, tuple[int, ..
     assert tuple(layers[scope].count for scope in scopes) == expected
 
 
+def plain_ping() -> str:
+    return "pong"
+
+
+def other_ping() -> str:
+    return "pong"
+
+
+class Plain(Agent):
+    """An agent whose tools are plain functions: each object of the class makes tools of them anew."""
+
+    name = "plain"
+    tools = (plain_ping,)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [(plain_ping, 2), (tool(plain_ping), 2), ("plain_ping", 2), ([plain_ping, "plain"], 2), (other_ping, 0)],
+    ids=["function", "tool", "name", "list", "another"],
+)
+@pytest.mark.parametrize("target", [Plain, "plain", Plain()], ids=["class", "name", "object"])
+async def test_m2_only_holds_in_every_run(go: Go, only: Any, expected: int, target: Any) -> None:
+    layer = Counting()
+    app = App(agents=[Plain], model=model(*[[ToolUse("plain_ping")], "done"] * 2)).use(tool=layer, only=only)
+    for _ in range(2):
+        if only is other_ping:  # a function that is no tool of the agent is a predicate, and this one takes no call
+            with pytest.raises(TypeError):
+                await go(app, target, "q")
+            return
+        await go(app, target, "q")
+    assert layer.count == expected
+
+
+@pytest.mark.anyio
+async def test_m2_a_tool_in_only_that_nothing_bears_is_found_by_check(go: Go) -> None:
+    app = App(agents=[Plain], model=model("done")).use(tool=keep, only=tool(name="gone")(other_ping))
+    await go(app, "plain", "q")
+    with pytest.raises(ConfigurationError, match=r"only='gone'"):
+        app.check()
+
+
 @pytest.mark.anyio
 async def test_m2_only_holds_in_nested_steps_by_the_agent_of_the_step(go: Go) -> None:
     layer = Counting()

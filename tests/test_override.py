@@ -122,6 +122,15 @@ async def test_a_stand_in_that_fails_fails_as_a_tool(go: Go) -> None:
         assert (await go(app, "desk", "hi")).text == "ValueError: the tool 'refund' failed."
 
 
+async def test_a_stand_in_with_other_parameters_is_refused_and_is_no_result_of_a_tool(go: Go) -> None:
+    app = shop()
+    with (
+        app.override(model=calling("refund"), tools={"refund": lambda number: "fake"}),
+        pytest.raises(ConfigurationError, match=r"place of the tool 'refund' does not take its arguments .*; give it"),
+    ):
+        await go(app, "desk", "hi")
+
+
 async def test_overrides_nest_and_end_with_their_block(go: Go) -> None:
     app = shop()
     with app.override(model=calling("status"), tools={"status": lambda order: "outer"}):

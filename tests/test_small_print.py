@@ -557,7 +557,7 @@ async def test_section_1_an_agent_class_is_made_once_in_a_run(go: Go) -> None:
 
 def test_defaults_of_what_comes_later_may_be_written_out() -> None:
     defaults: dict[str, Any] = {"guardrails": None}
-    assert App(**defaults).run_sync(Agent(model=ScriptedModel(["x"])), "hi", **defaults, on_text=None).text == "x"  # type: ignore[call-arg]
+    assert App(**defaults).run_sync(Agent(model=ScriptedModel(["x"])), "hi", **defaults, on_text=None).text == "x"
     later: dict[str, Any] = {"approve": False}
     assert tool(**later)(_remember).name == "_remember"
     with pytest.raises(AttributeError, match=r"app.guard is not in this version yet: guardrails come later"):

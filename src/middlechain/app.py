@@ -136,7 +136,7 @@ class App:
         """Register layers. The first one registered is the outermost; runs that have begun are not affected.
 
         Args:
-            bundles: objects with methods `run`, `agent`, `chat`, `tool` or `on_event`.
+            bundles: objects with methods `run`, `agent`, `chat`, `tool` or `on_event`, and `start` or `stop`.
             run: a layer `(call, next)` around whole runs, or a list of them; likewise the others.
             agent: around steps.
             chat: around model calls.
@@ -151,7 +151,7 @@ class App:
         """
         layers: dict[str, Any] = {"run": run, "agent": agent, "chat": chat, "tool": tool}
         found = read_layers(bundles, layers, only, "app.use()")
-        if not found.registrations and not found.observers:
+        if not any(found):
             raise ConfigurationError("app.use() got no layer; give it one, such as app.use(chat=log)")
         self._stack = self._stack.with_more(found)
         return self

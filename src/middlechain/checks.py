@@ -71,7 +71,7 @@ def _of_plan(app: App, stack: Stack, plan: Plan) -> Iterator[str]:
             f"the hooks= of {plan.name!r} never fire, since {name_of(plan.own_run)} owns the step; "
             "take them off, or do in run() what they do"
         )
-    yield from stack.unknown_names(plan, known_names(app, plan))
+    yield from stack.unknown_names(plan, known_names(app, plan), tools=True)
 
 
 def known_names(app: App, plan: Plan | None = None) -> set[str]:

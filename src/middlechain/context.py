@@ -12,6 +12,8 @@ from middlechain.limits import Limits, Usage
 from middlechain.messages import Input, Message, MessageBase
 
 if TYPE_CHECKING:  # names for editors and type checkers; at run time no import points up
+    from structlog.typing import FilteringBoundLogger
+
     from middlechain.agent import Agent
     from middlechain.app import App
     from middlechain.chat import ChatReply, Model
@@ -111,14 +113,14 @@ class Context(Generic[StateT]):
         return self._step.run.data
 
     @property
-    def log(self) -> Any:
+    def log(self) -> FilteringBoundLogger:
         """A structlog logger that knows the run and the agent."""
         if self._log is None:
             import structlog
 
             logger = structlog.get_logger("middlechain")
             _set_log(self, logger.bind(run_id=self.run_id, agent=self._step.agent_name))
-        return self._log
+        return cast("FilteringBoundLogger", self._log)
 
     @property
     def loop(self) -> None:

@@ -47,6 +47,7 @@ async def run_tool(call: ToolCall) -> ToolOutput:
     override = step_of(call.ctx).run.override
     if override is not None:
         tool = override.stand_in(tool)
+        override.check_call(tool, positional, named)
     if ticket.alone:
         output = await _attempt(tool, positional, named)
         ticket.ended = True

@@ -81,6 +81,11 @@ class Only:
                     f"only= got {item!r:.80}; give agents, tools, names of either, or a predicate of the call"
                 )
 
+    @property
+    def all_names(self) -> set[str]:
+        """The names in it, and those of the tools in it."""
+        return {*self.names, *(tool.name for tool in self._tools)}
+
     def __str__(self) -> str:
         """As it was written."""
         items = self._given if isinstance(self._given, list | tuple | set | frozenset) else [self._given]
@@ -93,16 +98,19 @@ class Only:
             isinstance(plan.agent, one) if isinstance(one, type) else plan.agent is one for one in self._agents
         ):
             return True
-        # A plain function among the agent's tools is that tool, not a predicate to be called.
-        tools = [*self._tools, *(tool for tool in plan.tools if tool.function in self._predicates)]
-        functions = {tool.function for tool in tools}
+        # A plain function among the agent's tools is that tool, not a predicate to be called. A tool is known by its
+        # function: each object of an agent class makes its own tools, and all share what is folded here.
+        plain = [tool.function for tool in plan.tools if tool.function in self._predicates]
+        functions = [*(tool.function for tool in self._tools), *plain]
         predicates = [predicate for predicate in self._predicates if predicate not in functions]
 
         def applies(call: Any) -> bool:
             return any(predicate(call) for predicate in predicates)
 
-        if kind == "tool" and (self.names or tools):
-            return lambda call: call.name in self.names or call.tool in tools or applies(call)
+        if kind == "tool" and (self.names or functions):
+            return lambda call: (
+                call.name in self.names or (call.tool is not None and call.tool.function in functions) or applies(call)
+            )
         return applies if predicates else False
 
 
@@ -182,7 +190,7 @@ def _bare(layers: Mapping[str, Any], only: Only | None, where: str) -> list[Regi
 def _check_bundle(bundle: object, where: str) -> None:
     if isinstance(bundle, type):
         raise ConfigurationError(f"{where} got the class {bundle.__name__}; give an object of it: {bundle.__name__}()")
-    found = [method for method in (*KINDS, "on_event") if callable(getattr(bundle, method, None))]
+    found = [method for method in (*KINDS, "on_event", "start", "stop") if callable(getattr(bundle, method, None))]
     if not found and callable(bundle):
         raise ConfigurationError(
             f"{where} got the function {name_of(bundle)!r} without its scope; "
@@ -190,8 +198,8 @@ def _check_bundle(bundle: object, where: str) -> None:
         )
     if not found:
         raise ConfigurationError(
-            f"{where} got {bundle!r:.80}, which has none of the methods run, agent, chat, tool and on_event; "
-            "give a bundle, or a layer by its scope, such as chat=log"
+            f"{where} got {bundle!r:.80}, which has none of the methods run, agent, chat, tool, on_event, start and "
+            "stop; give a bundle, or a layer by its scope, such as chat=log"
         )
 
 
@@ -259,13 +267,13 @@ class Stack:
                 names |= registration.only.names
         return names
 
-    def unknown_names(self, plan: Plan, known: set[str]) -> dict[str, str]:
-        """The names in an `only=` that nothing known bears, each by the sentence that says so."""
+    def unknown_names(self, plan: Plan, known: set[str], tools: bool = False) -> dict[str, str]:
+        """The names in an `only=` (of `tools` in it, too) that nothing known bears, by the sentence that says so."""
         return {
             f"only={name!r} of the {registration.kind} layer {name_of(registration.layer)!r} names no agent or tool "
             f"that is known from here (known: {', '.join(sorted(known))}); correct the name, or give the agent to "
             "App(agents=[...])": name
             for registration in self.around(plan)
             if registration.only is not None
-            for name in sorted(registration.only.names - known)
+            for name in sorted((registration.only.all_names if tools else registration.only.names) - known)
         }

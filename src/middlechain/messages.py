@@ -99,6 +99,10 @@ def _content(content: object, owner: str) -> Content:
         parts = tuple(content)
         if all(isinstance(part, Part) for part in parts):
             return cast("tuple[Part, ...]", parts)
+    if isinstance(content, MessageBase):
+        raise ConfigurationError(
+            f"the content of a {owner} is a message already ({content!r:.80}); use it as it is, or its .content"
+        )
     article = "an" if owner == "Assistant" else "a"
     raise ConfigurationError(
         f"the content of {article} {owner} is text or a list of parts, got {content!r:.80}; "

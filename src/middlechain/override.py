@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from middlechain.errors import ConfigurationError
@@ -47,8 +48,21 @@ class Override:
         if function is None:
             return tool
         self._unused.discard(tool.name)
-        signature = replace(tool.signature, on_loop=starts_on_loop(function))
-        return replace(tool, function=function, signature=signature)
+        return replace(tool, function=function, signature=replace(tool.signature, on_loop=starts_on_loop(function)))
+
+    def check_call(self, tool: Tool, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Refuse a stand-in that cannot be called as the tool is.
+
+        Raises:
+            ConfigurationError: then; as a tool's own failure it would look like a result.
+        """
+        try:
+            signature(tool.function).bind(*positional, **named)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"the function that app.override() puts in place of the tool {tool.name!r} does not take its arguments "
+                f"({error}); give it the parameters of the tool"
+            ) from error
 
     def check_names(self, known: Iterable[str]) -> None:
         """Refuse stand-ins for tools that nothing has called and no known agent has.

@@ -17,9 +17,8 @@ from middlechain.streams import Stream
 
 __all__ = ["Collected", "ScriptedModel", "collect", "no_requests"]
 
-Scripted: TypeAlias = (
-    Any  # see `ScriptedModel`: text, a reply, an exception, a list of deltas, or a callable of the call
-)
+# Text, a reply, an exception, what to stream in order, or a callable of the call that gives one of these.
+Scripted: TypeAlias = str | ChatReply | BaseException | type[BaseException] | Sequence[Any] | Callable[[ChatCall], Any]
 
 
 class Collected(NamedTuple):
@@ -60,7 +59,7 @@ class ScriptedModel:
 
     def __init__(
         self,
-        replies: Iterable[Scripted] | Callable[[ChatCall], Scripted],
+        replies: Iterable[Scripted] | Callable[[ChatCall], Any],
         *,
         chunk: int | None = None,
         name: str = "scripted",
@@ -86,7 +85,7 @@ class ScriptedModel:
         place = len(self.calls)
         self.calls.append(call)
         if self._answer_all is not None:
-            reply = self._answer_all
+            reply: Any = self._answer_all
         elif place < len(self._replies):
             reply = self._replies[place]
         else:

@@ -91,7 +91,7 @@ class ToolCall:
 
     @property
     def args(self) -> dict[str, Any]:
-        """The arguments by name."""
+        """The arguments by name. Look at `problem` first: where there is one, there are none."""
         return cast("dict[str, Any]", fresh(self._args))
 
     def replace(self, **changes: Unpack[_ToolChanges]) -> ToolCall:
