@@ -1,4 +1,11 @@
-"""You will see what each model call carried, and then the answer of an offline model, in capitals."""
+"""What each model call carried, and then the answer of an offline model, in capitals.
+
+You will see:
+
+    1 messages in, 1 tool calls out
+    3 messages in, 0 tool calls out
+    ADD SAYS: 42 (I AM A SET OF RULES, NOT A LANGUAGE MODEL.)
+"""
 
 from typing import Any
 
