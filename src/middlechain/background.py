@@ -15,6 +15,10 @@ import anyio.lowlevel
 __all__ = ["start_task"]
 
 
+# An event loop of asyncio does not keep its tasks alive, and a stream that was dropped is no one to do so.
+_running: set[Any] = set()
+
+
 def start_task(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Start `function()` in a task of its own, on a copy of the caller's context variables.
 
@@ -23,7 +27,9 @@ def start_task(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """
     loop: Any = anyio.lowlevel.current_token().native_token  # anyio itself has tasks in groups alone
     if hasattr(loop, "create_task"):
-        loop.create_task(function())
+        task = loop.create_task(function())
+        _running.add(task)
+        task.add_done_callback(_running.discard)
         return
     import trio
 
