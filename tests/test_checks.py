@@ -119,3 +119,31 @@ def test_nothing_is_asked_of_a_model() -> None:
     model = ScriptedModel(["a"])
     App(agents=[Agent(model=model)]).check()
     assert model.calls == []
+
+
+def test_hooks_and_layers_that_cannot_be_called_as_such_are_issues() -> None:
+    async def one(call: Any) -> Any: ...
+
+    def three(response: str, ctx: Context, more: int) -> None: ...
+
+    class Desk(Agent):
+        model = "demo"
+
+        def before_tool(self, call: Any) -> None:  # type: ignore[override]
+            return None
+
+    found = issues(App(agents=[Desk(hooks=[{"after_response": three}])]).use(chat=one))  # type: ignore[arg-type]
+    assert [re.sub(r"'[^']*\.", "'", issue) for issue in found] == [
+        "the hook 'before_tool' cannot be called with two arguments; write before_tool(value, ctx)",
+        "the hook 'three' cannot be called with two arguments; write after_response(value, ctx)",
+        "the chat layer 'one' cannot be called with two arguments; write it as (call, next)",
+    ]
+
+
+def test_what_has_no_signature_is_given_the_benefit_of_the_doubt() -> None:
+    class Odd:
+        __signature__ = 7
+
+        async def __call__(self, call: Any, next: Any) -> Any: ...
+
+    App(agents=[Agent(model="demo")]).use(chat=[Odd(), dict.get]).check()  # type: ignore[list-item]

@@ -370,3 +370,14 @@ async def test_a_run_layer_may_send_the_run_to_another_target(go: Go) -> None:
     app = App(agents=[Agent(name="support", model=model("a")), Agent(name="sales", model=model("b"))])
     result = await go(app.use(run=redirect), "support", "q")
     assert (result.text, result.agent) == ("b", "sales")
+
+
+def test_an_app_of_agents_without_the_keyword_says_how_to_give_them() -> None:
+    with pytest.raises(ConfigurationError, match=r"the name of an app is \[.*; give a str, and agents as App\(agents="):
+        App([Agent()])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("one", [tool(name="one")(keep_tool), keep_tool], ids=["tool", "function"])
+def test_one_tool_without_a_list_says_how_to_write_it(one: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"the tools of A are one tool, '.*'; give a list: tools=\[.*\]$"):
+        Agent(name="A", tools=one)

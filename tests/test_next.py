@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -391,3 +392,14 @@ async def test_m5_next_may_be_awaited_in_a_task_of_the_layers_own(scope: str, go
 
     scene = Scene(scope, hedge)
     assert (await scene.go(go), scene.ran) == ("inner 1", 1)
+
+
+@every_scope
+async def test_m5_a_crash_after_a_forgotten_await_says_that_it_was_forgotten(scope: str, go: Go) -> None:
+    async def forgetful(call: Any, next: Any) -> Any:
+        return next().text
+
+    with pytest.raises(AttributeError) as raised:
+        await Scene(scope, forgetful).go(go)
+    [note] = raised.value.__notes__
+    assert re.search(rf"the {scope} layer .*forgetful' called next\(\) and never awaited it; write: await next", note)

@@ -342,3 +342,8 @@ async def test_k4_the_kit_needs_no_key(go: Go, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     history: list[Message] = [User("before")]
     assert (await go(App(), Agent(model=ScriptedModel(["a"])), "q", history=history)).text == "a"
+
+
+async def test_k1_a_tool_call_may_be_a_reply_by_itself(go: Go) -> None:
+    agent = Agent(model=ScriptedModel([ToolUse("work", {}), "done"]), tools=[tool(name="work")(lambda: "x")])
+    assert [message.text for message in (await go(App(), agent, "hi")).messages] == ["hi", "", "x", "done"]

@@ -139,7 +139,7 @@ class Agent(AgentHooks):
         for name in _LATER.keys() & vars(cls).keys():
             _check_option(name, cls)
         _check_hook_names(cls, cls.__name__)
-        tools_of(cls.tools, cls.__name__) if isinstance(cls.tools, list | tuple) else None
+        tools_of(cls.tools, cls.__name__) if isinstance(cls.tools, list | tuple | Tool) else None
         check_model(cls.model, cls.__name__) if not hasattr(cls.model, "__get__") else None
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -93,6 +93,8 @@ class App:
         **unknown: Never,
     ) -> None:
         _refuse(unknown, "App()", ("name", "model", "agents", "limits"))
+        if not isinstance(name, str):
+            raise ConfigurationError(f"the name of an app is {name!r:.80}; give a str, and agents as App(agents=[...])")
         check_model(model, f"the app {name!r}")
         self.name = name
         self.model = model

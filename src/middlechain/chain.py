@@ -293,7 +293,8 @@ class Scope(Generic[Call, Answer]):
                         self.refuse_change(layer)
                     value = complete(call, value if isinstance(value, expected) else self.read(layer, value))
             except BaseException as failure:
-                next.close()
+                if next.close() is _FORGOTTEN:
+                    failure.add_note(f"{place} called next() and never awaited it; write: await next()")
                 if outer is not None:
                     outer.failed(failure)
                 raise

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from middlechain.agent import Agent, Plan, plan_of
 from middlechain.chain import name_of
@@ -71,7 +72,34 @@ def _of_plan(app: App, stack: Stack, plan: Plan) -> Iterator[str]:
             f"the hooks= of {plan.name!r} never fire, since {name_of(plan.own_run)} owns the step; "
             "take them off, or do in run() what they do"
         )
+    yield from _of_signatures(stack, plan)
     yield from stack.unknown_names(plan, known_names(app, plan), tools=True)
+
+
+def _of_signatures(stack: Stack, plan: Plan) -> Iterator[str]:
+    """What cannot be called as hooks and layers are: `(value, ctx)` and `(call, next)`."""
+    for hook, functions in plan.hooks.items():
+        for function in functions:
+            if not _takes_two(function):
+                yield f"the hook {name_of(function)!r} cannot be called with two arguments; write {hook}(value, ctx)"
+    for registration in stack.around(plan):
+        if not _takes_two(registration.layer):
+            yield (
+                f"the {registration.kind} layer {name_of(registration.layer)!r} cannot be called with two arguments; "
+                "write it as (call, next)"
+            )
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = signature(function)
+    except (TypeError, ValueError):  # it does not tell, as a function in C may
+        return True
+    try:
+        parameters.bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def known_names(app: App, plan: Plan | None = None) -> set[str]:

@@ -18,7 +18,9 @@ from middlechain.streams import Stream
 __all__ = ["Collected", "ScriptedModel", "collect", "no_requests"]
 
 # Text, a reply, an exception, what to stream in order, or a callable of the call that gives one of these.
-Scripted: TypeAlias = str | ChatReply | BaseException | type[BaseException] | Sequence[Any] | Callable[[ChatCall], Any]
+Scripted: TypeAlias = (
+    str | ChatReply | ToolUse | BaseException | type[BaseException] | Sequence[Any] | Callable[[ChatCall], Any]
+)
 
 
 class Collected(NamedTuple):
@@ -100,6 +102,8 @@ class ScriptedModel:
     async def _play(self, call: ChatCall, reply: Scripted) -> ChatReply:
         if isinstance(reply, BaseException) or (isinstance(reply, type) and issubclass(reply, BaseException)):
             raise reply
+        if isinstance(reply, ToolUse):
+            reply = [reply]
         if isinstance(reply, list | tuple):
             return await self._stream(call, reply)
         if isinstance(reply, str):

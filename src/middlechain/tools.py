@@ -115,7 +115,10 @@ def tools_of(given: object, owner: str) -> tuple[Tool, ...]:
     Raises:
         ConfigurationError: when two have one name, or one is not a function.
     """
-    if isinstance(given, Tool | str) or not isinstance(given, Iterable):
+    if isinstance(given, Tool) or (callable(given) and not isinstance(given, Iterable)):
+        name = given.name if isinstance(given, Tool) else name_of(given)
+        raise ConfigurationError(f"the tools of {owner} are one tool, {name!r}; give a list: tools=[{name}]")
+    if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigurationError(f"the tools of {owner} are {given!r:.80}; give a list of tools")
     tools = tuple(item if isinstance(item, Tool) else tool(cast("Callable[..., Any]", item)) for item in given)
     by_name: dict[str, Tool] = {}

@@ -55,7 +55,7 @@ def error_for(
     fix = "ask again if that looks like a passing fault"
     if status is not None and 400 <= status < 600:
         kind = {408: ModelTimeout, 429: RateLimited}.get(status, ModelUnavailable if status >= 500 else BadRequest)
-        fix = _FIXES.get(status, "ask again later, or add Retry() to the app" if status >= 500 else _FIXES[400])
+        fix = _FIXES.get(status, "ask again later" if status >= 500 else _FIXES[400])
     server = f"the server of the model {who!r}" if who else "the model's server"
     said = "reported an error" if status is None else f"answered {status}"
     words = _words(body) or "(it gave no reason)"
