@@ -140,6 +140,14 @@ def test_hooks_and_layers_that_cannot_be_called_as_such_are_issues() -> None:
     ]
 
 
+def test_hooks_that_can_be_called_as_such_are_none() -> None:
+    def first(value: Any, ctx: Context) -> None: ...
+
+    def second(*args: Any) -> None: ...
+
+    App(agents=[Agent(model="demo", hooks=[{"after_response": first}, {"after_response": second}])]).check()
+
+
 def test_what_has_no_signature_is_given_the_benefit_of_the_doubt() -> None:
     class Odd:
         __signature__ = 7
