@@ -115,6 +115,7 @@ class Stage:
         self.log: list[str] = []
         self.blocked = anyio.Event()
         self.outcomes: list[str] = []
+        self.finished = anyio.Event()
         self.agent = Agent(name="a", model=ScriptedModel(self.reply))
         self.app = App().use(**{scope: self.layer(scope) for scope in ("chat", "agent", "run")})
         self.app.observe(self.note)
@@ -122,6 +123,7 @@ class Stage:
     def note(self, event: Event) -> None:
         if isinstance(event, RunFinished):
             self.outcomes.append(event.outcome)
+            self.finished.set()
 
     async def reply(self, call: Any) -> list[Any]:
         return ["a", self, "b"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -343,3 +345,63 @@ async def test_s5_a_generator_around_a_stream_may_be_left_early_within_aclosing(
             async for event in events:
                 if isinstance(event, TextDelta):
                     break
+
+
+@pytest.fixture
+def no_garbage_is_collected() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@on_asyncio
+async def test_s5_a_generator_that_a_cancelled_task_has_dropped_ends_the_run(no_garbage_is_collected: None) -> None:
+    """Also where the traceback of the cancellation holds it in a cycle, as it does when a task group has cancelled."""
+    stage, sending = Stage(), asyncio.Event()
+
+    async def body() -> Any:
+        async with stage.stream() as stream:
+            async for event in stream:
+                yield event
+
+    async def send() -> None:
+        cycle: list[Any] = [body()]
+        cycle.append(cycle)
+        async for event in cycle[0]:
+            if isinstance(event, TextDelta):
+                sending.set()
+                await asyncio.Event().wait()
+
+    task = asyncio.create_task(send())
+    await sending.wait()
+    task.cancel()
+    with anyio.fail_after(5):
+        await stage.finished.wait()
+    stage.check_all_over()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("behind", [0, 20])
+def test_s5_a_loop_that_ends_while_a_run_waits_for_its_reader_ends_the_run(backend: str, behind: int) -> None:
+    """Nobody reads on by then: the generator around the stream is closed only when all tasks have ended."""
+    outcomes: list[str] = []
+    kept: list[Any] = []
+
+    def note(event: Any) -> None:
+        if isinstance(event, RunFinished):
+            outcomes.append(event.outcome)
+
+    async def body() -> Any:
+        async with App().observe(note).stream(Agent(model=ScriptedModel([["a"] * 100])), "hi") as stream:
+            async for event in stream:
+                yield event
+
+    async def main() -> None:
+        kept.append(body())
+        await anext(kept[0])
+        for _ in range(behind):
+            await anyio.lowlevel.checkpoint()
+
+    anyio.run(main, backend=backend)
+    assert outcomes in ([], ["cancelled"])
+    assert outcomes or not behind

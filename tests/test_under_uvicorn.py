@@ -30,7 +30,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
-from middlechain import Event, RunFinished, Stream, TextDelta, background, observes
+from middlechain import Event, RunFinished, Stream, TextDelta, observes
 
 from .scenes import Boom, Stage
 
@@ -250,10 +250,6 @@ PAGES += [f"/middleware{page}" for page in [*YIELDING, "/response/text", "/enter
 SOCKETS = ["/socket", "/watched"]
 FINALLY = {"/response/cleaning_up": ["endpoint"], "/dependency": ["dependency"]}  # what a page's own way adds
 
-# What is left alone here ends its run later than it should, or never: to be removed with the fix.
-FIXED = hasattr(background, "on_cancelled")
-SENDING = [page for page in PAGES if FIXED or not (page in YIELDING or "middleware" in page)]
-
 
 # --- the server and its clients ---------------------------------------------------------------------------------------
 
@@ -461,7 +457,7 @@ def test_s5_a_client_that_leaves_while_the_model_is_waited_for_ends_the_run(
         site.check_all_over("cancelled", *FINALLY.get(page, ()))
 
 
-@pytest.mark.parametrize("page", [*SENDING, "/watched"])
+@pytest.mark.parametrize("page", [*PAGES, "/watched"])
 @pytest.mark.parametrize("leave", [close, half_close, reset])
 def test_s5_a_client_that_leaves_while_it_is_sent_something_ends_the_run(
     site: Site, page: str, leave: Callable[[Client], None], caplog: pytest.LogCaptureFixture
@@ -599,7 +595,6 @@ def serve_until_stopped(play: Play, pages: list[str], *, forced: bool) -> list[s
     return site.complaints
 
 
-@pytest.mark.skipif(not FIXED, reason="the server never stops")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # uvicorn's connections
 @pytest.mark.parametrize("forced", [False, True], ids=["cancelling", "forced"])
 @pytest.mark.parametrize("rest", [(), LONG], ids=["waiting", "sending"])

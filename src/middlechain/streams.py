@@ -11,10 +11,10 @@ import anyio
 import anyio.lowlevel
 
 from middlechain.append_only import Paragraphs
-from middlechain.background import start_task
+from middlechain.background import on_cancelled, start_task
 from middlechain.chain import settle
 from middlechain.errors import ContractError
-from middlechain.events import Event, TextDelta
+from middlechain.events import Event, RunFinished, TextDelta
 from middlechain.results import Result
 
 __all__ = ["Listener", "Stream"]
@@ -52,12 +52,14 @@ class Stream:
         self._entered = True
         self._over = anyio.Event()
         self._scope = anyio.CancelScope()
-        start_task(self._produce)
+        self._being_cancelled = start_task(self._produce)
+        self._forget = on_cancelled(self._close)  # a generator around this block may be dropped, and hang in a cycle
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._forget()
         self._close()
         await self._until_over()
         if error is None:
@@ -100,11 +102,11 @@ class Stream:
         self._events.append(event)
         if self._arrived is not None:
             self._wake()
-        return len(self._events) >= AHEAD
+        return len(self._events) >= AHEAD and type(event) is not RunFinished  # nothing comes after that
 
     async def wait(self) -> None:
         """Called by the run when the reader is too far behind."""
-        while len(self._events) >= AHEAD and not self._closing:
+        while len(self._events) >= AHEAD and not (self._closing or self._being_cancelled()):
             if self._taken is None:
                 self._taken = anyio.Event()
             await self._taken.wait()
