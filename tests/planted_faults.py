@@ -68,7 +68,7 @@ FAULTS = [
     Fault("after_run does not hold text back", "S6", "holds", '_HOOKS = ("after_response", "after_run")', '_HOOKS = ("after_response",)', "test_append_only.py"),
     Fault("held text goes out before the agent layers have returned", "S6", "append_only", "if self._until(tool_turn=False) <= moment:", "if True:", "test_append_only.py test_oracle.py"),
     Fault("the result does not say what was sent before it", "S6", "append_only", "return result if same else result.replace(messages=messages)", "return result", "test_append_only.py test_oracle.py"),
-    Fault("a retry in an append-only stream after text went out", "S7", "append_only", "        if not self._has_sent(turn):\n            return", "        return", "test_append_only.py test_oracle.py"),
+    Fault("a retry in an append-only stream after text went out", "S7", "append_only", "        if not self.has_sent(turn):\n            return", "        return", "test_append_only.py test_oracle.py"),
     Fault("a marked layer may answer by itself", "S6", "chain", "if observing:", "if False:", "test_append_only.py test_oracle.py"),
     Fault("a marked hook may answer by itself", "S6", "turn", "if value is not given and is_marked(hook, observes):", "if False:", "test_append_only.py"),
     Fault("no blank line between turns", "S6", "append_only", "return text if first else BREAK + text", "return text", "test_append_only.py test_oracle.py"),
@@ -80,6 +80,13 @@ FAULTS = [
     Fault("a layer's own model wins over an override", "override", "chat", "model = call.model if override is None or override.model is None else override.model", "model = call.model or override.model", "test_override.py"),
     Fault("agent layers are explained as the outermost", "S10", "explanation", '(("app", self.stack.found.registrations), ("agent", self.plan.found.registrations))', '(("agent", self.plan.found.registrations), ("app", self.stack.found.registrations))', "test_explanation.py"),
     Fault("hooks on the way out are explained the wrong way round", "S10", "explanation", 'functions if hook.startswith("before_") else reversed(functions)', "functions", "test_explanation.py"),
+    Fault("a stream is not watched", "S4", "turn", "plan.model, watch.send)", "plan.model, send)", "test_guard_law.py test_guard_streams.py"),
+    Fault("a block lets later guards run", "G4", "judging", "        if block is not None:\n            return block\n    return None", "    return None", "test_guards.py test_output_guards.py"),
+    Fault("a guard that raises lets the text pass", "G9", "judging", "return _failed(guard, f\"raised {type(failure).__name__}\", failure)", "return Judgement(Allow())", "test_output_guards.py test_input_guards.py"),
+    Fault("the app's guards judge before a pack's", "G5", "layers", "(plan.pack_guards, self.found, plan.guards, self.of_run)", "(self.found, plan.pack_guards, plan.guards, self.of_run)", "test_guards.py"),
+    Fault("blocked input is sent to the model again", "G8", "messages", "if not skipping:", "if True:", "test_input_guards.py"),
+    Fault("an observing guard blocks", "G10", "judging", 'if guard.mode == "observe" or ', "if ", "test_output_guards.py"),
+    Fault("the stream is closed though a layer may change the reply", "S4", "turn", "return blocks and not any(holds_back(layer) for layer, _ in layers)", "return blocks", "test_guard_streams.py"),
 ]  # fmt: skip
 
 

@@ -636,7 +636,7 @@ async def test_on_text_that_cannot_be_called_is_refused_before_anything_is_spent
 
 def test_a_stream_has_no_on_text() -> None:
     with pytest.raises(ConfigurationError, match=r"no on_text=; read stream\.text\(\), or give it to app\.run"):
-        App().stream(Agent(), "q", on_text=print)
+        App().stream(Agent(), "q", on_text=print)  # type: ignore[call-arg]
 
 
 async def test_text_of_a_stream_that_takes_text_back_is_refused_once_the_run_has_begun() -> None:

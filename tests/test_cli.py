@@ -316,6 +316,16 @@ def test_on_a_terminal_a_degraded_answer_follows_what_it_takes_the_place_of(writ
     assert on_a_terminal("run", write(DEGRADED), "hi") == (0, "Half a\n\nSorry.\n", IS_DEGRADED)
 
 
+def test_an_answer_that_a_guardrail_blocked_is_said_to_be(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        from middlechain.testing import ScriptedModel
+        def never(text, ctx): return Enforced("no", "Not here.")
+        app = App(agents=[Agent(name="a", model=ScriptedModel(["x"]))], guardrails={"output": [never]})
+    """)
+    assert main(["run", target, "hi"]) == 0
+    assert capsys.readouterr() == ("Not here.\n", "[blocked by the guardrail 'never']\n")
+
+
 def test_an_answer_that_a_limit_cut_short_is_said_to_be(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     target = write("""
         from middlechain.testing import ScriptedModel

@@ -3,6 +3,7 @@
 A page is played from top to bottom, in one process, in an empty directory of its own. In it
 
 - a `python` snippet that begins with `# desk.py` is that file; a command further down uses it,
+- a `json` snippet is the file that was named last before it, as in "Write `desk.json`:",
 - any other `python` snippet runs after those above it, in the same module, and a warning fails it,
 - an `sh` snippet is run line by line. Only `PLAYED` commands are: others fetch or install, and are for a reader. A
   command exits with 0, unless its line goes on with `; echo $?`. `uvicorn` serves until the page ends, which is when it
@@ -36,6 +37,8 @@ from typing import NamedTuple
 import pytest
 
 import middlechain
+import middlechain.guardrails
+import middlechain.packs
 import middlechain.testing
 from middlechain import errors, events
 from middlechain.events import payload_fields
@@ -62,15 +65,19 @@ class Snippet(NamedTuple):
         language: as the fence says; `""` for a picture.
         text: the lines between the fences.
         line: where the text begins, from 1.
+        above: all that stands above it on the page.
     """
 
     language: str
     text: str
     line: int
+    above: str
 
     @property
     def file(self) -> str | None:
         """The name of the file that it is, if it is one."""
+        if self.language == "json":
+            return re.findall(r"`([\w.-]+\.json)`", self.above)[-1]  # type: ignore[no-any-return]  # the group is text
         named = re.match(r"# (\w+\.py)\n", self.text) if self.language == "python" else None
         return None if named is None else named[1]
 
@@ -84,7 +91,7 @@ class Snippet(NamedTuple):
 def snippets(page: Path) -> list[Snippet]:
     text = text_of(page)
     return [
-        Snippet(found[1], found[2], text.count("\n", 0, found.start(2)) + 1)
+        Snippet(found[1], found[2], text.count("\n", 0, found.start(2)) + 1, text[: found.start()])
         for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     ]
 
@@ -234,7 +241,9 @@ def test_every_fence_says_what_it_is(page: Path) -> None:
     assert text_of(page).count("```") == 2 * len(found), "a fence begins its line, and is closed"
     for before, snippet in zip([None, *found], found, strict=False):
         where = f"{page}:{snippet.line}"
-        assert snippet.language in {"python", "sh", "toml", "text", ""}, where
+        assert snippet.language in {"python", "sh", "console", "toml", "json", "text", ""}, where
+        if snippet.language == "json":
+            assert json.loads(snippet.text), where
         if not snippet.language:
             with pytest.raises(SyntaxError):
                 compile(snippet.text, where, "exec")
@@ -295,7 +304,10 @@ def listed(section: str) -> list[str]:
     return re.findall(r"^- `(\w+)`: ", rest.partition("\n## ")[0], re.MULTILINE)
 
 
-@pytest.mark.parametrize("module", [middlechain, middlechain.testing], ids=lambda module: module.__name__)
+MODULES = [middlechain, middlechain.guardrails, middlechain.packs, middlechain.testing]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_name_is_explained_once(module: ModuleType) -> None:
     assert sorted(listed(f"From `{module.__name__}`")) == sorted(module.__all__)
 
@@ -342,11 +354,11 @@ def test_the_readme_shows_the_example_that_is_run() -> None:
 
 def test_the_contract_is_cited_by_the_tests() -> None:
     """Each clause that is built has tests that bear its id."""
-    clauses = set(re.findall(r"\*\*([MHTSCLOK]\d+)\*\*", text_of(DOCS / "reference" / "contract.md")))
+    clauses = set(re.findall(r"\*\*([MHTGSCLPOK]\d+)\*\*", text_of(DOCS / "reference" / "contract.md")))
     tests = "".join(text_of(path) for path in (ROOT / "tests").glob("test_*.py"))
     cited = {
         clause.upper()
-        for clause in re.findall(r"test_((?:[mhtsclok]\d+_)+)", tests)
+        for clause in re.findall(r"test_((?:[mhtgsclpok]\d+_)+)", tests)
         for clause in clause.strip("_").split("_")
     }
     assert clauses - cited == set()

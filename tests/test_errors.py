@@ -289,8 +289,8 @@ BUILT_WRONGLY: list[tuple[str, str, Callable[[], Any]]] = [
     ("app.use()", "app.use(chat=log)", lambda: App().use()),
     ("Layers()", "Layers(chat=log)", lambda: Layers()),
     ("7", "or a list of them", lambda: App().use(chat=7)),  # type: ignore[arg-type]
-    ("only=", "a predicate of the call", lambda: App().use(chat=bare, only=7)),
-    ("'shout'", "run, agent, chat, tool", lambda: App().middleware("shout")),  # type: ignore[arg-type]
+    ("only=", "a predicate of the call", lambda: App().use(chat=bare, only=7)),  # type: ignore[arg-type]
+    ("'shout'", "run, agent, chat, tool", lambda: App().middleware("shout")),  # type: ignore[call-overload]
     ("observe()", "a callable that takes an event", lambda: App().observe(7)),  # type: ignore[arg-type]
     ("'nope:x'", "'middlechain.models'", lambda: Agent(model="nope:x")),
     ("7", "async chat(call)", lambda: App(model=7)),  # type: ignore[arg-type]
@@ -323,12 +323,15 @@ def test_what_is_built_wrongly_is_refused_at_once_naming_it_and_ending_with_the_
 
 @pytest.mark.anyio
 async def test_what_is_found_wrong_in_a_run_names_it_and_ends_with_the_fix(go: Go) -> None:
+    def seven(ctx: Any) -> Any:
+        return 7
+
     for target, kind, culprit, fix in (
         (Agent(name="lonely"), ConfigurationError, "'lonely' has no model", 'try it with model="demo"'),
         (Agent(model=TextModel()), WrongReturn, "'texter'", "chat() must return a ChatReply"),
         (7, ConfigurationError, "7", "give an agent, an agent class, or the name of one"),
         ("ghost", ConfigurationError, "'ghost'", "give them with App(agents=[...])"),
-        (Agent(name="p", model="demo", instructions=lambda ctx: 7), ConfigurationError, "p gave 7", "return a str"),
+        (Agent(name="p", model="demo", instructions=seven), ConfigurationError, "p gave 7", "return a str"),
     ):
         with pytest.raises(kind) as caught:
             await go(App(), target, "q")

@@ -15,9 +15,11 @@ from middlechain import (
     ConfigurationError,
     Context,
     Event,
+    Guardrails,
     Layers,
     Limits,
     ToolUse,
+    guardrail,
     observes,
     repeats,
     tool,
@@ -319,3 +321,37 @@ async def test_what_is_registered_later_is_shown_from_then_on(go: Go) -> None:
     before = len(app.explain(agent).links)
     app.use(chat=passing)
     assert len(app.explain(agent).links) == before + 1
+
+
+def test_s10_each_guard_says_how_much_it_holds_back_and_what_a_crash_of_it_counts_as() -> None:
+    def judge(text: str, ctx: Context) -> None:
+        return None
+
+    class Scanning:
+        name = "scanning"
+
+        def judge(self, text: str, ctx: Context) -> None:
+            return None
+
+        def scan(self, ctx: Context) -> None:
+            return None
+
+    class Packed(Agent):
+        pack_guards = Guardrails(input=[guardrail("p-in")(judge)], output=[guardrail("p-out", hold=3)(judge)])
+
+    agent = Packed(model="demo", guardrails={"output": [guardrail("last", when="final")(judge), Scanning()]})
+    app = App().guard(
+        input=[guardrail("a-in", on_failure="allow")(judge)],
+        output=[judge, guardrail("by-sentence", hold="sentence")(judge), guardrail("watching", mode="observe")(judge)],
+    )
+    links = [link for link in app.explain(agent).links if "guard" in link.kind]
+    assert [(link.scope, link.kind, link.name, link.owner, link.remarks) for link in links] == [
+        ("agent", "input guard", "p-in", "pack", "a crash counts as a deny"),
+        ("agent", "input guard", "a-in", "app", "a crash is recorded, and the text passes"),
+        ("agent", "output guard", "last", "agent", "holds the whole answer; a crash counts as a deny"),
+        ("chat", "output guard", "p-out", "pack", "holds the last 3 characters; a crash counts as a deny"),
+        ("chat", "output guard", "judge", "app", "holds the whole reply; a crash counts as a deny"),
+        ("chat", "output guard", "by-sentence", "app", "holds the last sentence; a crash counts as a deny"),
+        ("chat", "output guard", "watching", "app", "holds nothing; a crash counts as a deny"),
+        ("chat", "output guard", "scanning", "agent", "holds what its scan does not let go; a crash counts as a deny"),
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields
 from enum import Enum
 from typing import Any
 
@@ -272,7 +272,7 @@ def test_a_part_that_holds_nothing_is_refused_with_the_fix(kind: Any) -> None:
     "thing", [*MESSAGES, *PARTS, Audio(b""), File(id="1"), ToolUse("t")], ids=lambda thing: type(thing).__name__
 )
 def test_messages_parts_and_tool_uses_are_immutable_and_compare_hash_copy_and_pickle_by_value(thing: Any) -> None:
-    for name in thing.__dataclass_fields__:
+    for name in [field.name for field in fields(thing)]:
         with pytest.raises(FrozenInstanceError):
             setattr(thing, name, "changed")
         with pytest.raises((FrozenInstanceError, TypeError)):

@@ -271,13 +271,9 @@ async def test_an_option_of_the_wrong_kind_is_refused_with_the_fix_before_anythi
 
 
 LATER: list[tuple[str, Any]] = [
-    *(
-        (name, lambda name=name, cls=cls: cls(**{name: {}}))
-        for name, cls in [("guardrails", Agent), ("output", Agent), ("handoffs", Agent), ("guardrails", App)]
-    ),
-    *((name, lambda name=name: type("Sub", (Agent,), {name: []})) for name in ("guardrails", "output", "handoffs")),
+    *((name, lambda name=name, cls=cls: cls(**{name: {}})) for name, cls in [("output", Agent), ("handoffs", Agent)]),
+    *((name, lambda name=name: type("Sub", (Agent,), {name: []})) for name in ("output", "handoffs")),
     ("approve", lambda: tool(approve=True)(keep)),  # type: ignore[call-overload]
-    ("guardrails", lambda: App().stream(Agent(), "q", guardrails={})),  # type: ignore[call-arg]
 ]
 
 
@@ -288,17 +284,7 @@ def test_what_comes_in_a_later_version_is_refused_by_name(row: tuple[str, Any]) 
         use()
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("name", ["guardrails"])
-async def test_options_of_a_later_run_are_refused_by_name_before_anything_is_spent(go: Go, name: str) -> None:
-    scripted = model()
-    with pytest.raises(ConfigurationError, match=rf"{name}=.* not in this version yet"):
-        await go(App(), Agent(model=scripted), "q", **{name: [print]})
-    assert scripted.calls == []
-    assert (await go(App(), Agent(model=scripted), "q", **{name: None})).text == "done"
-
-
-@pytest.mark.parametrize("name", ["guard", "conversation"])
+@pytest.mark.parametrize("name", ["conversation"])
 def test_methods_of_a_later_app_are_refused_by_name(name: str) -> None:
     with pytest.raises(AttributeError, match=f"'?{name}'?"):
         getattr(App(), name)

@@ -160,8 +160,8 @@ async def test_h7_a_fatal_tool_error_arrives_with_its_cause(go: Go) -> None:
 
 
 async def test_h7_history_keeps_the_turns_whose_tools_ran_and_then_the_degraded_answer(go: Go) -> None:
-    replies = [["one", ToolUse("add", {"a": 1}, "c1")], ["half an ans", Boom("x")]]
-    agent = Agent(model=ScriptedModel(replies), tools=[add], hooks=[Catch("sorry")])
+    model = ScriptedModel([["one", ToolUse("add", {"a": 1}, "c1")], ["half an ans", Boom("x")]])
+    agent = Agent(model=model, tools=[add], hooks=[Catch("sorry")])
     result = await go(App(), agent, "hi")
     assert shape(result.messages) == [("user", "hi"), ("assistant", "one"), ("tool", "1"), ("assistant", "sorry")]
 

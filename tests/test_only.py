@@ -79,7 +79,7 @@ def test_m12_a_class_in_place_of_an_object_is_refused_with_the_fix() -> None:
 
 def test_an_unknown_scope_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match="no scope 'model'; give one of run, agent, chat, tool"):
-        App().middleware("model")  # type: ignore[arg-type]
+        App().middleware("model")  # type: ignore[call-overload]
 
 
 @pytest.mark.anyio
@@ -151,7 +151,7 @@ async def test_m2_only_limits_a_layer(go: Go, row: tuple[str, Any, tuple[int, ..
     INSTANCE.model, INSTANCE.middleware = model([ToolUse("ping")], "done"), []
     if form == "middleware":
         for scope in scopes:
-            app.middleware(scope, only=only)(layers[scope])  # type: ignore[arg-type]
+            app.middleware(scope, only=only)(layers[scope])  # type: ignore[call-overload]
     elif form == "use":
         app.use(**layers, only=only)
     else:
@@ -225,7 +225,7 @@ def test_m2_what_only_cannot_be_is_refused() -> None:
         with pytest.raises(
             ConfigurationError, match=r"only= got .*; give agents, tools, names of either, or a predicate"
         ):
-            App().use(chat=keep, only=only)
+            App().use(chat=keep, only=only)  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio

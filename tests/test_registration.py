@@ -56,7 +56,7 @@ async def test_m2_registration_order_is_nesting_order_and_app_lies_outside_agent
     scene = Scene(scope)
     scene.agent.middleware = [Layers(**{scope: [layer("agent 1"), layer("agent 2")]})]
     scene.app.use(**{scope: layer("app 1")}).use(**{scope: [layer("app 2"), layer("app 3")]})
-    scene.app.middleware(scope)(layer("app 4"))  # type: ignore[arg-type]
+    scene.app.middleware(scope)(layer("app 4"))  # type: ignore[call-overload]
     await scene.go(go, use=[Layers(**{scope: layer("run 1")}), Layers(**{scope: layer("run 2")})])
     assert trace == unwound("app 1", "app 2", "app 3", "app 4", "agent 1", "agent 2", "run 1", "run 2")
 
@@ -367,7 +367,7 @@ def test_m12_what_is_no_layer_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"got no layer; give it one, such as app.use\(chat=log\)$"):
         App().use()
     with pytest.raises(ConfigurationError, match=r"no scope 'chats'; give one of run, agent, chat, tool, such as"):
-        App().middleware("chats")  # type: ignore[arg-type]
+        App().middleware("chats")  # type: ignore[call-overload]
     with pytest.raises(
         ConfigurationError, match=r"Layers\(\) holds no layer; give it one, such as Layers\(chat=log\)$"
     ):

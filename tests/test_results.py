@@ -108,7 +108,7 @@ async def test_the_runtime_fills_in_the_rest_of_a_result(go: Go) -> None:
 @pytest.mark.anyio
 async def test_the_runtime_fills_in_the_rest_of_a_chat_reply(go: Go) -> None:
     seen: list[ChatReply] = []
-    replies = iter([ChatReply("", [ToolUse("add", {"a": 1})]), ChatReply("done")])  # type: ignore[arg-type]  # a list is taken too
+    replies = iter([ChatReply("", [ToolUse("add", {"a": 1})]), ChatReply("done")])  # a list is taken too
 
     async def watch(call: ChatCall, next: Any) -> None:
         seen.append(await next())
@@ -281,7 +281,7 @@ def test_calls_and_answers_are_immutable(thing: Any) -> None:
 
 def test_a_tool_call_says_how_to_change_it() -> None:
     with pytest.raises(AttributeError, match=r"immutable; use call\.replace\(name=\.\.\.\)"):
-        ToolCall("add").name = "sub"
+        ToolCall("add").name = "sub"  # type: ignore[misc]
 
 
 def test_h9_changing_arguments_in_place_has_no_effect() -> None:
@@ -299,7 +299,7 @@ def test_h9_changing_arguments_in_place_has_no_effect() -> None:
 
 def test_lists_given_are_kept_as_tuples() -> None:
     uses, said = [ToolUse("t")], [User("q")]
-    reply, result, call = ChatReply("", uses), Result("a", messages=said), ChatCall(said, [add])  # type: ignore[arg-type]
+    reply, result, call = ChatReply("", uses), Result("a", messages=said), ChatCall(said, [add])
     uses.clear()
     said.clear()
     assert (reply.tool_calls, result.messages, call.messages, call.tools) == (

@@ -254,7 +254,7 @@ async def test_h9_messages_and_calls_cannot_be_changed(go: Go) -> None:
 
     def before_tool(call: ToolCall, ctx: Context) -> None:
         with pytest.raises(AttributeError, match=r"call\.replace\(name="):
-            call.name = "other"
+            call.name = "other"  # type: ignore[misc]
 
     agent, _ = setup({"before_tool": before_tool})
     assert (await go(App().use(chat=layer), agent, "hi")).text == "5"

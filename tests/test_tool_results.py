@@ -143,8 +143,8 @@ VALUES: list[tuple[Any, str]] = [
     ({"\udfff": ["\ud800"]}, '{"\ufffd":["\ufffd"]}'),
     (ToolOutput("made"), "made"),
     (ToolOutput(""), ""),
-    (ToolOutput({"a": 1}), '{"a":1}'),  # type: ignore[arg-type]  # what is no text becomes text
-    (ToolOutput(None), "null"),  # type: ignore[arg-type]
+    (ToolOutput({"a": 1}), '{"a":1}'),  # what is no text becomes text
+    (ToolOutput(None), "null"),
     (ToolOutput("a\ud800"), "a\ufffd"),
 ]
 

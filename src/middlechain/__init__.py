@@ -36,6 +36,7 @@ from middlechain.events import (
     AgentStarted,
     CustomEvent,
     Event,
+    GuardrailFired,
     LimitReached,
     ModelFinished,
     ModelStarted,
@@ -48,6 +49,7 @@ from middlechain.events import (
     ToolStarted,
 )
 from middlechain.explanation import Chain
+from middlechain.guards import Allow, Deny, Enforced, Guardrails, Rewrite, Validation, guardrail
 from middlechain.layers import Layers
 from middlechain.limits import Limits, Usage
 from middlechain.messages import (
@@ -57,6 +59,7 @@ from middlechain.messages import (
     Image,
     Input,
     Message,
+    Part,
     System,
     Text,
     ToolMessage,
@@ -77,6 +80,7 @@ __all__ = [
     "AgentFinished",
     "AgentHooks",
     "AgentStarted",
+    "Allow",
     "App",
     "Assistant",
     "Audio",
@@ -88,10 +92,14 @@ __all__ = [
     "Context",
     "ContractError",
     "CustomEvent",
+    "Deny",
+    "Enforced",
     "Event",
     "FatalToolError",
     "File",
     "GuardrailDenied",
+    "GuardrailFired",
+    "Guardrails",
     "Image",
     "Input",
     "IncompleteReply",
@@ -113,9 +121,11 @@ __all__ = [
     "NothingReturned",
     "OpenAIModel",
     "OutputError",
+    "Part",
     "RateLimited",
     "ReasoningDelta",
     "Result",
+    "Rewrite",
     "RunCall",
     "RunFinished",
     "RunStarted",
@@ -137,7 +147,9 @@ __all__ = [
     "ToolUse",
     "Usage",
     "User",
+    "Validation",
     "WrongReturn",
+    "guardrail",
     "observes",
     "repeats",
     "run",
@@ -145,9 +157,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "OpenAIModel":  # imported where it is used, as the package behind it is
-        from middlechain.models.openai import OpenAIModel
+if not TYPE_CHECKING:  # or a type checker would take any name for one
 
-        return OpenAIModel
-    raise AttributeError(f"module 'middlechain' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name == "OpenAIModel":  # imported where it is used, as the package behind it is
+            from middlechain.models.openai import OpenAIModel
+
+            return OpenAIModel
+        raise AttributeError(f"module 'middlechain' has no attribute {name!r}")

@@ -17,6 +17,7 @@ from middlechain.chain import name_of, settle
 from middlechain.chat import DEFAULT_SETTINGS, Model, Settings
 from middlechain.context import Context
 from middlechain.errors import ConfigurationError
+from middlechain.guards import NO_GUARDRAILS, Guardrails, read_guardrails
 from middlechain.layers import read_layers
 from middlechain.limits import Limits
 from middlechain.messages import Input, Part, User
@@ -28,6 +29,8 @@ from middlechain.tools import Tool, ToolOutput, tools_of
 
 __all__ = ["Agent", "AgentHooks", "Plan", "plan_of"]
 
+Prompt: TypeAlias = str | Awaitable[str]
+
 T = TypeVar("T")
 Maybe: TypeAlias = T | Awaitable[T | None] | None
 
@@ -38,31 +41,31 @@ class AgentHooks:
     A returned value replaces, None keeps. Each may be sync or async.
     """
 
-    def before_run(self, input: Input, ctx: Context[Any]) -> Maybe[str | Sequence[Part] | User]:
+    def before_run(self, input: Input, ctx: Context[Any], /) -> Maybe[str | Sequence[Part] | User]:
         """The step's input, before anything else."""
         return None
 
-    def before_prompt(self, prompt: str, ctx: Context[Any]) -> Maybe[str]:
+    def before_prompt(self, prompt: str, ctx: Context[Any], /) -> Maybe[str]:
         """The system prompt, before each model call; `""` sends none."""
         return None
 
-    def before_tool(self, call: ToolCall, ctx: Context[Any]) -> Maybe[ToolCall]:
+    def before_tool(self, call: ToolCall, ctx: Context[Any], /) -> Maybe[ToolCall]:
         """A tool call, before its layers; a new name is looked up, new arguments are checked, the id stays."""
         return None
 
-    def after_tool(self, result: ToolResult, ctx: Context[Any]) -> Maybe[str | ToolOutput]:
+    def after_tool(self, result: ToolResult, ctx: Context[Any], /) -> Maybe[str | ToolOutput]:
         """A tool's result: a str replaces the text and keeps the error mark, a `ToolOutput` replaces both."""
         return None
 
-    def after_response(self, response: str, ctx: Context[Any]) -> Maybe[str]:
+    def after_response(self, response: str, ctx: Context[Any], /) -> Maybe[str]:
         """The text of the answer, once per step, before it enters the history."""
         return None
 
-    def after_run(self, result: Result, ctx: Context[Any]) -> Maybe[Result | str]:
+    def after_run(self, result: Result, ctx: Context[Any], /) -> Maybe[Result | str]:
         """The step's result."""
         return None
 
-    def on_error(self, error: Exception, ctx: Context[Any]) -> Maybe[str]:
+    def on_error(self, error: Exception, ctx: Context[Any], /) -> Maybe[str]:
         """Any exception of the step; a returned text is a degraded answer in its place."""
         return None
 
@@ -77,17 +80,18 @@ class AgentOptions(TypedDict, total=False):
 
     name: str
     model: Model | str | None
-    instructions: str | Path | Callable[[Context[Any]], Any]
+    instructions: str | Path | Callable[[Context[Any]], Prompt]
     tools: Iterable[Tool | Callable[..., Any]]
     hooks: Iterable[object]
     settings: Settings
     limits: Limits | None
     description: str
     middleware: Iterable[object]
+    guardrails: Guardrails | Mapping[str, Iterable[object]] | None
 
 
 _OPTIONS = tuple(AgentOptions.__annotations__)
-_LATER = {"guardrails": "guardrails", "output": "structured answers", "handoffs": "handoffs"}
+_LATER = {"output": "structured answers", "handoffs": "handoffs"}
 _CALLERS = {
     "run": "await app.run(agent, ...)",
     "run_sync": "app.run_sync(agent, ...)",
@@ -111,6 +115,7 @@ class Agent(AgentHooks):
         limits: for each step of this agent, on top of those of the run.
         description: what others are told of it.
         middleware: layers around this agent's calls, inside those of the app: bundles, or `Layers(chat=...)`.
+        guardrails: guards of this agent's steps, after those of the app: `{"input": [...], "output": [...]}`.
 
     Raises:
         ConfigurationError: for an unknown keyword, a method named like a hook that is none, two tools of one name, an
@@ -119,13 +124,21 @@ class Agent(AgentHooks):
 
     name: str = ""
     model: Model | str | None = None
-    instructions: str | Path | Callable[[Context[Any]], Any] = ""
+    instructions: (
+        str
+        | Path
+        | Callable[[Context[Any]], Prompt]
+        | Callable[[Any, Context[Any]], Prompt]  # a method, before it is bound
+        | Callable[[], Prompt]  # a function of ctx alone, as a type checker binds it
+    ) = ""
     tools: Iterable[Tool | Callable[..., Any]] = ()
     hooks: Iterable[object] = ()
     settings: Settings = DEFAULT_SETTINGS
     limits: Limits | None = None
     description: str = ""
     middleware: Iterable[object] = ()
+    guardrails: Guardrails | Mapping[str, Iterable[object]] | None = None
+    pack_guards: Guardrails = NO_GUARDRAILS  # of an agent that was loaded from a pack; they come before the app's
 
     def __init__(self, **options: Unpack[AgentOptions]) -> None:
         for name in options:
@@ -211,6 +224,7 @@ class Plan:
         "agent",
         "by_name",
         "found",
+        "guards",
         "hooks",
         "instructions",
         "key",
@@ -218,6 +232,7 @@ class Plan:
         "model",
         "name",
         "own_run",
+        "pack_guards",
         "settings",
         "tools",
     )
@@ -245,6 +260,8 @@ class Plan:
             _hooks(agent, self.name) if run is None else dict.fromkeys(HOOKS, ())
         )
         self.found = read_layers(agent.middleware, {}, None, f"Agent({self.name!r}, middleware=)")
+        self.guards = read_guardrails(agent.guardrails, f"Agent({self.name!r})")
+        self.pack_guards = agent.pack_guards
         if self.found.observers:
             raise ConfigurationError(f"the middleware of {self.name} has an on_event(); give that bundle to app.use()")
 

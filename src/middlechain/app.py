@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar, overload
 
 import anyio
 from typing_extensions import TypedDict, Unpack
@@ -18,7 +18,8 @@ from middlechain.chat import ChatCall, ChatReply, Model
 from middlechain.checks import check, known_names
 from middlechain.errors import ConfigurationError, ContractError
 from middlechain.explanation import Chain, explain
-from middlechain.layers import KINDS, Found, OneOrMore, Stack, read_layers
+from middlechain.guards import Guardrails, read_guardrails
+from middlechain.layers import KINDS, Found, LimitedTo, OneOrMore, Stack, Typed, read_layers
 from middlechain.lifespan import Lifespan
 from middlechain.limits import Limits
 from middlechain.messages import Input, Message, MessageBase, history_of
@@ -32,13 +33,16 @@ from middlechain.streams import Listener, Stream
 from middlechain.tool_calls import ToolCall
 from middlechain.tools import ToolOutput, tools_of
 
-__all__ = ["App", "RunOptions", "Target", "run"]
+__all__ = ["App", "RunOptions", "StreamOptions", "Target", "run"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+RunLayer = TypeVar("RunLayer", bound=Typed[RunCall, Result])
+AgentLayer = TypeVar("AgentLayer", bound=Typed[AgentCall, Result])
+ChatLayer = TypeVar("ChatLayer", bound=Typed[ChatCall, ChatReply])
+ToolLayer = TypeVar("ToolLayer", bound=Typed[ToolCall, ToolOutput])
 Target: TypeAlias = Agent | type[Agent] | str
 
 
-class RunOptions(TypedDict, total=False):
+class StreamOptions(TypedDict, total=False):
     """The keywords of `run`, `run_sync` and `stream`.
 
     history: what was said before: messages, or dicts in OpenAI's shape.
@@ -47,8 +51,7 @@ class RunOptions(TypedDict, total=False):
     limits: what the run may spend; default: the app's.
     use: layers of this run alone, innermost: bundles, or `Layers(chat=...)`.
     run_id: default: made up.
-    on_text: called with each piece of the answer's text as it comes, sync or async; not for `stream`. Pieces are never
-        taken back, so what may still change the text delays them (see `@observes`). What it raises ends the run.
+    guardrails: guards of this run alone, after all others: `{"input": [...], "output": [...]}`.
     """
 
     history: Sequence[MessageBase | Mapping[str, Any]]
@@ -57,12 +60,20 @@ class RunOptions(TypedDict, total=False):
     limits: Limits | None
     use: Iterable[object]
     run_id: str | None
+    guardrails: Guardrails | Mapping[str, Iterable[object]] | None
+
+
+class RunOptions(StreamOptions, total=False):
+    """The keywords of `run` and `run_sync`: those of `stream`, and one.
+
+    on_text: called with each piece of the answer's text as it comes, sync or async. Pieces are never taken back, so
+        what may still change the text delays them (see `@observes`). What it raises ends the run.
+    """
+
     on_text: Callable[[str], Any] | None
 
 
 _LATER = {
-    "guardrails": "guardrails",
-    "guard": "guardrails",
     "conversation": "conversations",
 }
 _DELEGATION = Delegation()
@@ -79,6 +90,7 @@ class App:
         model: the model of agents that name none.
         agents: agents that can be addressed by name; the first is the command line's default.
         limits: what each run may spend; default `Limits()`.
+        guardrails: guards of every agent's steps: `{"input": [...], "output": [...]}`; see `guard`.
 
     Raises:
         ConfigurationError: for two agents of one name, an unknown model prefix, or a keyword it does not have.
@@ -90,9 +102,10 @@ class App:
         model: Model | str | None = None,
         agents: Iterable[Agent | type[Agent]] = (),
         limits: Limits | None = None,
+        guardrails: Guardrails | Mapping[str, Iterable[object]] | None = None,
         **unknown: Never,
     ) -> None:
-        _refuse(unknown, "App()", ("name", "model", "agents", "limits"))
+        _refuse(unknown, "App()", ("name", "model", "agents", "limits", "guardrails"))
         if not isinstance(name, str):
             raise ConfigurationError(f"the name of an app is {name!r:.80}; give a str, and agents as App(agents=[...])")
         check_model(model, f"the app {name!r}")
@@ -100,7 +113,7 @@ class App:
         self.model = model
         self.limits = Limits() if limits is None else _limits(limits, "App()")
         self.agents = _by_name(agents)
-        self._stack = Stack()
+        self._stack = Stack(_found(read_guardrails(guardrails, "App()")))
         self._models: dict[str, Model] = {}
         self._warned: set[str] = set()
         self.told_of_holds = False
@@ -133,7 +146,7 @@ class App:
         agent: OneOrMore[AgentCall, Result] = None,
         chat: OneOrMore[ChatCall, ChatReply] = None,
         tool: OneOrMore[ToolCall, ToolOutput] = None,
-        only: Any = None,
+        only: LimitedTo = None,
     ) -> Self:
         """Register layers. The first one registered is the outermost; runs that have begun are not affected.
 
@@ -158,7 +171,17 @@ class App:
         self._stack = self._stack.with_more(found)
         return self
 
-    def middleware(self, scope: Literal["run", "agent", "chat", "tool"], only: Any = None) -> Callable[[F], F]:
+    @overload
+    def middleware(self, scope: Literal["run"], only: LimitedTo = None) -> Callable[[RunLayer], RunLayer]: ...
+    @overload
+    def middleware(self, scope: Literal["agent"], only: LimitedTo = None) -> Callable[[AgentLayer], AgentLayer]: ...
+    @overload
+    def middleware(self, scope: Literal["chat"], only: LimitedTo = None) -> Callable[[ChatLayer], ChatLayer]: ...
+    @overload
+    def middleware(self, scope: Literal["tool"], only: LimitedTo = None) -> Callable[[ToolLayer], ToolLayer]: ...
+    def middleware(
+        self, scope: Literal["run", "agent", "chat", "tool"], only: LimitedTo = None
+    ) -> Callable[[Any], Any]:
         """The decorator form of `use`: `@app.middleware("chat")`.
 
         Args:
@@ -170,12 +193,28 @@ class App:
                 f'there is no scope {scope!r:.60}; give one of {", ".join(KINDS)}, such as @app.middleware("chat")'
             )
 
-        def register(layer: F) -> F:
+        def register(layer: Any) -> Any:
             layers: dict[str, Any] = {scope: layer}
             self.use(only=only, **layers)
             return layer
 
         return register
+
+    def guard(self, *, input: Iterable[object] = (), output: Iterable[object] = ()) -> Self:
+        """Register guards for every agent's steps in later runs; those registered first judge first.
+
+        Args:
+            input: judge what an agent is asked: guards, functions of `(text, ctx)`, or objects with `name` and `judge`.
+            output: judge what its model says.
+
+        Returns:
+            The app.
+
+        Raises:
+            ConfigurationError: for something that is no guard.
+        """
+        self._stack = self._stack.with_more(_found(Guardrails(input, output)))
+        return self
 
     def observe(self, callback: Observer) -> Self:
         """Call `callback(event)`, sync or async, with every event of later runs.
@@ -223,7 +262,7 @@ class App:
             return anyio.run(partial(self.run, target, input, **options))
         raise ContractError("app.run_sync() was called inside a running event loop; write: await app.run(...)")
 
-    def stream(self, target: Target, input: Input, *, resets: bool = True, **options: Unpack[RunOptions]) -> Stream:
+    def stream(self, target: Target, input: Input, *, resets: bool = True, **options: Unpack[StreamOptions]) -> Stream:
         """Run an agent and read its events: `async with app.stream(...) as stream: async for event in stream: ...`.
 
         What was streamed of a turn since its last `TextReset` is what the result says. For the text alone:
@@ -234,7 +273,7 @@ class App:
             input: as in `run`.
             resets: whether text may be taken back by a `TextReset`. Without (`False`), what may still change the text
                 delays it, unless it is marked `@observes`.
-            options: see `RunOptions`.
+            options: see `StreamOptions`.
 
         Raises:
             ConfigurationError: for a keyword that it does not have.
@@ -252,13 +291,14 @@ class App:
         return Stream(start, resets)
 
     def _record(
-        self, options: RunOptions, stream: Stream | None = None, tell: Tell | None = None
+        self, options: StreamOptions, stream: Stream | None = None, tell: Tell | None = None
     ) -> tuple[Run, tuple[Message, ...]]:
         _refuse(options, "app.run()", RunOptions.__annotations__)
         stack = self._stack
-        use = options.get("use")
-        if use is not None:
-            stack = stack.for_run(read_layers(use, {}, None, "use="))
+        use, guardrails = options.get("use"), options.get("guardrails")
+        if use is not None or guardrails is not None:
+            guards = _found(read_guardrails(guardrails, "app.run()"))
+            stack = stack.for_run(read_layers(() if use is None else use, {}, None, "use=").and_more(guards))
         limits = options.get("limits")
         data = options.get("data")
         if data is not None and not isinstance(data, Mapping):
@@ -373,6 +413,10 @@ def _limits(limits: object, where: str) -> Limits:
     return limits
 
 
+def _found(guards: Guardrails) -> Found:
+    return Found(input=guards.input, output=guards.output)
+
+
 def _by_name(agents: Iterable[Agent | type[Agent]]) -> dict[str, Agent | type[Agent]]:
     if isinstance(agents, Agent | type | str) or not isinstance(agents, Iterable):
         raise ConfigurationError(f"App(agents=) got {agents!r:.80}; give a list of agents")
@@ -389,13 +433,7 @@ def _by_name(agents: Iterable[Agent | type[Agent]]) -> dict[str, Agent | type[Ag
 
 def _refuse(given: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
     """Refuse keywords by name."""
-    for name, value in given.items():
-        if name in _LATER and value is None:
-            continue  # the default of what is to come, written out
-        if name in _LATER:
-            raise ConfigurationError(
-                f"{where}: {name}= is not in this version yet: {_LATER[name]} come later; leave it out"
-            )
+    for name in given:
         if name not in known:
             raise ConfigurationError(f"{where} has no keyword {name!r}; it has {', '.join(known)}")
 

@@ -75,7 +75,8 @@ class AppendOnlyEdge:
     def _of(self, turn: int) -> tuple[_Said, _Said]:
         return self._said.setdefault(turn, (_Said(), _Said()))
 
-    def _has_sent(self, turn: int) -> bool:
+    def has_sent(self, turn: int) -> bool:
+        """Whether any of it has gone out."""
         return any(map(str, self._of(turn)))
 
     def _until(self, tool_turn: bool) -> Moment:
@@ -124,7 +125,7 @@ class AppendOnlyEdge:
             BaseException: the failure of that attempt, as itself.
             NextCalledAgain: when it did not fail.
         """
-        if not self._has_sent(turn):
+        if not self.has_sent(turn):
             return
         if isinstance(failure, Exception):
             raise failure
@@ -165,7 +166,7 @@ class AppendOnlyEdge:
                 turn += 1
                 message = self._whole(turn, message)  # noqa: PLW2901  # the same, with more
             messages.append(message)
-        cut_off = [later for later in sorted(self._said) if later > turn and self._has_sent(later)]
+        cut_off = [later for later in sorted(self._said) if later > turn and self.has_sent(later)]
         messages += [self._whole(later, Assistant("", finish_reason=result.finish_reason)) for later in cut_off]
         same = len(messages) == len(result.messages) and all(map(_is, messages, result.messages))
         return result if same else result.replace(messages=messages)

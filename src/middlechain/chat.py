@@ -5,7 +5,7 @@ How a reply is obtained from a server is the business of the models; this room o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
@@ -17,17 +17,18 @@ from middlechain.context import Context
 from middlechain.errors import ConfigurationError, LimitExceeded, WrongReturn
 from middlechain.events import Delta, LimitReached, TextReset
 from middlechain.limits import NO_USAGE, Usage
-from middlechain.messages import Assistant, Message, ToolUse
+from middlechain.messages import Assistant, Message, MessageBase, ToolUse
 from middlechain.records import step_of
 from middlechain.registry import model_named
 from middlechain.tools import Tool
 
 if TYPE_CHECKING:
     from middlechain.agent import Agent
+    from middlechain.guards import Validation
 
 __all__ = ["CHAT", "CUT_OFF", "ChatCall", "ChatReply", "Model", "Send", "Settings", "ask_model", "discard"]
 
-Send: TypeAlias = Callable[[Delta], Awaitable[None]]
+Send: TypeAlias = Callable[[Delta], Coroutine[Any, Any, None]]
 
 # Finish reasons of a reply that was cut off: what it asks for may be half of what it meant to ask for.
 CUT_OFF = frozenset({"length", "safety", "content_filter", "incomplete"})
@@ -88,8 +89,8 @@ class Offer:
 
 
 class _ChatChanges(TypedDict, total=False):
-    messages: Sequence[Message]
-    tools: Sequence[Tool]
+    messages: Iterable[MessageBase]
+    tools: Iterable[Tool]
     settings: Settings
     model: Model | str
     streaming: bool
@@ -119,6 +120,22 @@ class ChatCall:
     agent: Agent = field(default=cast("Agent", None), kw_only=True, repr=False, compare=False)
     offer: Offer | None = field(default=None, kw_only=True, repr=False, compare=False)
 
+    if TYPE_CHECKING:  # what `__post_init__` takes
+
+        def __init__(
+            self,
+            messages: Iterable[MessageBase],
+            tools: Iterable[Tool] = (),
+            settings: Settings = DEFAULT_SETTINGS,
+            model: Model | str | None = None,
+            streaming: bool = False,
+            send: Send = discard,
+            *,
+            ctx: Context[Any] = ...,
+            agent: Agent = ...,
+            offer: Offer | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         if type(self.messages) is not tuple:
             object.__setattr__(self, "messages", tuple(self.messages))
@@ -132,7 +149,7 @@ class ChatCall:
 
 class _ReplyChanges(TypedDict, total=False):
     text: str
-    tool_calls: Sequence[ToolUse]
+    tool_calls: Iterable[ToolUse]
     reasoning: str | None
     usage: Usage
     finish_reason: str | None
@@ -159,7 +176,20 @@ class ChatReply:
     usage: Usage = NO_USAGE
     finish_reason: str | None = None
     model: str | None = None
-    validations: tuple[Any, ...] = ()
+    validations: tuple[Validation, ...] = ()
+
+    if TYPE_CHECKING:  # what `__post_init__` takes
+
+        def __init__(
+            self,
+            text: str = "",
+            tool_calls: Iterable[ToolUse] = (),
+            reasoning: str | None = None,
+            usage: Usage = NO_USAGE,
+            finish_reason: str | None = None,
+            model: str | None = None,
+            validations: tuple[Validation, ...] = (),
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if type(self.tool_calls) is not tuple:

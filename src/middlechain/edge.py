@@ -26,6 +26,10 @@ class Edge(Protocol):
         """The `send` of that turn's call, outside all layers."""
         ...
 
+    def has_sent(self, turn: int, /) -> bool:
+        """Whether any of that turn's text or reasoning has gone out."""
+        ...
+
     def may_begin_again(self, turn: int, failure: BaseException | None, /) -> None:
         """Called before an attempt at a turn is abandoned, with what it raised; its text is taken back then."""
         ...
@@ -101,6 +105,10 @@ class RetractingEdge:
                 refuse_delta(delta)
 
         return send
+
+    def has_sent(self, turn: int) -> bool:
+        """Whether any of it still holds."""
+        return bool(self._text.get(turn) or self._reasoning.get(turn))
 
     def may_begin_again(self, turn: int, failure: BaseException | None) -> None:
         """Always."""

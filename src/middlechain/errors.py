@@ -127,12 +127,16 @@ class GuardrailDenied(MiddlechainError):
         direction: `"input"` or `"output"`.
         reason: why, in one sentence.
         metadata: anything more that the guardrail wants to tell; default None.
+
+    Attributes:
+        validation: the `Validation` of it; None before the runtime has seen it.
     """
 
     guardrail: str
     direction: str
     reason: str
     metadata: Mapping[str, Any] | None
+    validation: Any
 
     def __init__(self, guardrail: str, direction: str, reason: str, metadata: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"guardrail {guardrail!r} denied the {direction}: {reason}")
@@ -140,6 +144,7 @@ class GuardrailDenied(MiddlechainError):
         self.direction = direction
         self.reason = reason
         self.metadata = metadata
+        self.validation = None
 
 
 class StreamDenied(GuardrailDenied):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from middlechain.chat import ChatReply
+    from middlechain.guards import Validation
     from middlechain.results import Result
     from middlechain.tool_calls import ToolCall
     from middlechain.tools import ToolOutput
@@ -21,6 +22,7 @@ __all__ = [
     "CustomEvent",
     "Delta",
     "Event",
+    "GuardrailFired",
     "LimitReached",
     "ModelFinished",
     "ModelStarted",
@@ -162,6 +164,13 @@ class ToolFinished(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class GuardrailFired(Event):
+    """A guard did more than let a text pass: its `Validation`."""
+
+    validation: Validation
+
+
+@dataclass(frozen=True, slots=True)
 class LimitReached(Event):
     """A limit does not allow more: the name of a field of `Limits`, and what it says."""
 
@@ -191,7 +200,7 @@ class RunFinished(Event):
     `outcome` is one of `completed, blocked, pending, stopped, failed, cancelled`.
     """
 
-    outcome: str
+    outcome: Literal["completed", "blocked", "pending", "stopped", "failed", "cancelled"]
 
 
 @cache

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from middlechain.agent import Plan
 from middlechain.chain import name_of
+from middlechain.guards import Guard, Guardrails, StepGuards
 from middlechain.holds import holds_back
-from middlechain.layers import Registration, Stack
+from middlechain.layers import Found, Registration, Stack
 from middlechain.limits import Limits
 
 if TYPE_CHECKING:
@@ -24,11 +25,12 @@ class Link:
 
     Args:
         scope: `"run"`, `"agent"`, `"chat"` or `"tool"`.
-        kind: `"layer"`, `"observer"`, the name of a hook, `"limits"`, `"validation"`, `"model"`, `"tools"` or `"run"`.
+        kind: `"layer"`, `"observer"`, `"input guard"`, `"output guard"`, the name of a hook, `"limits"`,
+            `"validation"`, `"model"`, `"tools"` or `"run"`.
         name: of the function, or of the object as its repr says.
-        owner: who it is registered with: `"app"` or `"agent"`; `""` for what belongs to the runtime.
+        owner: who it is registered with: `"app"`, `"agent"` or `"pack"`; `""` for what belongs to the runtime.
         only: what it is limited to, as it was written; `""` for no limit.
-        holds: which text it holds back in an append-only stream; `""` for none.
+        holds: which text it holds back: a guard in any stream, others in an append-only one; `""` for none.
         crash: where an exception of it goes.
     """
 
@@ -48,7 +50,7 @@ class Link:
     @property
     def remarks(self) -> str:
         """What it does to text on its way, and where its exceptions go."""
-        may_hold = self.kind in {"layer", *_HELD_BY_HOOK}
+        may_hold = self.kind in {"layer", "output guard", *_HELD_BY_HOOK}
         holds = f"holds {self.holds or 'nothing'}" if may_hold else ""
         return "; ".join(filter(None, (holds, f"a crash {self.crash}" if self.crash else "")))
 
@@ -121,6 +123,7 @@ class _Explanation:
         self.stack = stack
         self.plan = plan
         self.to_on_error = "goes to on_error" if plan.hooks["on_error"] else _TO_CALLER
+        self.guarded = stack.guards_of(plan) or StepGuards((), ())
 
     def run(self) -> Branch:
         observers = [
@@ -135,6 +138,8 @@ class _Explanation:
         own_run = self.plan.own_run
         crash = self.to_on_error
         yield from self.hooks("agent", "on_error", "goes to the caller, caused by the first one")
+        yield from self.guards("agent", "input", self.guarded.input)
+        yield from self.guards("agent", "output", self.guarded.final)
         yield from self.layers("agent", crash)
         yield from self.hooks("agent", "before_run", crash)
         yield from self.hooks("agent", "after_run", crash)
@@ -148,6 +153,7 @@ class _Explanation:
         model = self.app.model if self.plan.model is None else self.plan.model
         shown = "none: give the agent or the app one" if model is None else _model(model)
         yield from self.hooks("chat", "before_prompt", self.to_on_error)
+        yield from self.guards("chat", "output", self.guarded.reply)
         yield from self.layers("chat", self.to_on_error)
         yield self.limits("chat")
         yield Link("chat", "model", shown, crash=self.to_on_error)
@@ -160,6 +166,20 @@ class _Explanation:
         yield Link("tool", "validation", "of the arguments")
         names = ", ".join(self.plan.by_name) or "none"
         yield Link("tool", "tools", names, crash="is an error result for the model" if self.plan.by_name else "")
+
+    def guards(self, scope: str, side: str, guards: Sequence[Guard]) -> Iterator[Link]:
+        for guard in guards:
+            failed = "is recorded, and the text passes" if guard.on_failure == "allow" else "counts as a deny"
+            held = _held(guard) if side == "output" else ""
+            yield Link(scope, f"{side} guard", guard.name, self.owner(guard), "", held, failed)
+
+    def owner(self, guard: Guard) -> str:
+        places: Mapping[str, Guardrails | Found] = {
+            "pack": self.plan.pack_guards,
+            "app": self.stack.found,
+            "agent": self.plan.guards,
+        }
+        return next(name for name, place in places.items() if guard in (*place.input, *place.output))
 
     def layers(self, kind: str, crash: str) -> Iterator[Link]:
         for owner, registrations in (("app", self.stack.found.registrations), ("agent", self.plan.found.registrations)):
@@ -184,6 +204,19 @@ class _Explanation:
         found = [_limits(self.app.limits, [name for name in names if own is None or name != "turns"])]
         found.append("" if own is None else _limits(own, names))
         return Link(scope, "limits", ", ".join(filter(None, found)) or "none")
+
+
+def _held(guard: Guard) -> str:
+    """How much of a reply a guard holds back while it streams."""
+    if guard.mode == "observe":
+        return ""
+    if guard.when == "final":
+        return "the whole answer"
+    if guard.scan is not None:
+        return "what its scan does not let go"
+    if guard.hold is None:
+        return "the whole reply"
+    return "the last sentence" if guard.hold == "sentence" else f"the last {guard.hold} characters"
 
 
 def _limits(limits: Limits, names: Sequence[str]) -> str:

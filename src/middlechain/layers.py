@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from middlechain.bus import Observer
 from middlechain.chain import Layer, Next, check_layer, name_of
 from middlechain.errors import ConfigurationError
+from middlechain.guards import Guard, StepGuards
 from middlechain.lifespan import has_lifespan
 from middlechain.tools import Tool
 
@@ -27,6 +28,24 @@ KINDS = ("run", "agent", "chat", "tool")
 Call = TypeVar("Call")
 Answer = TypeVar("Answer")
 Typed: TypeAlias = Callable[[Call, Next[Call, Answer]], Answer | str | Awaitable[Answer | str | None] | None]
+
+
+class Named(Protocol):
+    """An agent, an agent class, or a tool."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Function(Protocol):
+    """A plain function among an agent's `tools=`, whatever it takes."""
+
+    @property
+    def __name__(self) -> str: ...
+
+
+OneLimit: TypeAlias = str | Named | Function | Callable[[Any], Any]
+LimitedTo: TypeAlias = OneLimit | Collection[OneLimit] | None
 OneOrMore: TypeAlias = Typed[Call, Answer] | Sequence[Typed[Call, Answer]] | None
 
 
@@ -46,7 +65,7 @@ class Layers:
     agent: OneOrMore[AgentCall, Result] = field(default=None, kw_only=True)
     chat: OneOrMore[ChatCall, ChatReply] = field(default=None, kw_only=True)
     tool: OneOrMore[ToolCall, ToolOutput] = field(default=None, kw_only=True)
-    only: Any = field(default=None, kw_only=True)
+    only: LimitedTo = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if all(getattr(self, kind) is None for kind in KINDS):
@@ -129,16 +148,22 @@ class Registration:
 
 
 class Found(NamedTuple):
-    """What bundles and bare layers hold: layers and observers in nesting order, and what is to be started first."""
+    """What was registered: layers and observers in nesting order, what is to be started first, and guards."""
 
     registrations: tuple[Registration, ...] = ()
     observers: tuple[Observer, ...] = ()
     starters: tuple[object, ...] = ()
+    input: tuple[Guard, ...] = ()
+    output: tuple[Guard, ...] = ()
 
     def and_more(self, other: Found) -> Found:
         """Both, the other one's layers inside."""
         return Found(
-            self.registrations + other.registrations, self.observers + other.observers, self.starters + other.starters
+            self.registrations + other.registrations,
+            self.observers + other.observers,
+            self.starters + other.starters,
+            self.input + other.input,
+            self.output + other.output,
         )
 
 
@@ -209,11 +234,13 @@ Condition: TypeAlias = Callable[[Any], bool] | None
 class Stack:
     """The layers of an app, or of one run, as they were at one time. It never changes; more layers are a new one."""
 
-    __slots__ = ("_chains", "found", "of_run")
+    __slots__ = ("_chains", "found", "observers", "of_run", "starters")
 
     def __init__(self, found: Found = Found(), of_run: Found = Found()) -> None:  # noqa: B008 - it is immutable
         self.found = found
         self.of_run = of_run
+        self.observers = found.observers + of_run.observers
+        self.starters = found.starters + of_run.starters  # before a run
         self._chains: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
     def with_more(self, found: Found) -> Stack:
@@ -224,15 +251,14 @@ class Stack:
         """This stack with the layers of one run, innermost."""
         return Stack(self.found, found)
 
-    @property
-    def observers(self) -> tuple[Observer, ...]:
-        """Who gets the events."""
-        return (*self.found.observers, *self.of_run.observers)
-
-    @property
-    def starters(self) -> tuple[object, ...]:
-        """What is to be started before a run."""
-        return (*self.found.starters, *self.of_run.starters)
+    def guards_of(self, plan: Plan) -> StepGuards | None:
+        """The guards around an agent's steps: a pack's, the app's, the agent's, those of one run; None for none."""
+        places = (plan.pack_guards, self.found, plan.guards, self.of_run)
+        guards = StepGuards(
+            tuple(guard for place in places for guard in place.input),
+            tuple(guard for place in places for guard in place.output),
+        )
+        return guards if guards.input or guards.output else None
 
     def around(self, plan: Plan) -> tuple[Registration, ...]:
         """All layers that may wrap an agent's calls, outermost first."""

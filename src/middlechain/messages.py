@@ -9,7 +9,7 @@ import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 from typing_extensions import TypedDict, Unpack
 
@@ -114,15 +114,19 @@ def _content(content: object, owner: str) -> Content:
 class System(MessageBase):
     """The system prompt."""
 
-    role = "system"
+    role: ClassVar[Literal["system"]] = "system"
 
 
 @dataclass(frozen=True, slots=True)
 class User(MessageBase):
-    """What a person says, or (with `name`) another agent."""
+    """What a person says, or (with `name`) another agent.
+
+    One that a guardrail `blocked` stays in the history with its canned answer, and neither is sent to a model.
+    """
 
     name: str | None = None
-    role = "user"
+    blocked: bool = False
+    role: ClassVar[Literal["user"]] = "user"
 
 
 class _AssistantChanges(TypedDict, total=False):
@@ -137,14 +141,14 @@ class _AssistantChanges(TypedDict, total=False):
 class Assistant(MessageBase):
     """What the model says.
 
-    `finish_reason` and `blocked` travel with the history, but are not sent to a model.
+    `finish_reason` and `blocked` (the canned answer of a guardrail) travel with the history; no model gets to see them.
     """
 
     tool_calls: tuple[ToolUse, ...] = ()
     reasoning: str | None = None
     finish_reason: str | None = None
     blocked: bool = False
-    role = "assistant"
+    role: ClassVar[Literal["assistant"]] = "assistant"
 
     def __init__(
         self,
@@ -173,7 +177,7 @@ class ToolMessage(MessageBase):
     tool_call_id: str
     name: str
     is_error: bool = False
-    role = "tool"
+    role: ClassVar[Literal["tool"]] = "tool"
 
 
 Message: TypeAlias = System | User | Assistant | ToolMessage
@@ -199,6 +203,20 @@ def history_of(messages: Iterable[MessageBase | Mapping[str, Any]]) -> tuple[Mes
             message = replace(message, name=names.get(message.tool_call_id, ""))
         read.append(message)
     return tuple(read)
+
+
+def sendable(history: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The history without what was blocked on its way in, and the canned answers to it; as it is if there is none."""
+    blocked = [message for message in history if type(message) is User and message.blocked]
+    if not blocked:
+        return history
+    kept: list[Message] = []
+    skipping = False
+    for message in history:
+        skipping = message.blocked if isinstance(message, User) else skipping and isinstance(message, Assistant)
+        if not skipping:
+            kept.append(message)
+    return tuple(kept)
 
 
 def user_message(input: object) -> User:
@@ -241,8 +259,9 @@ def _write(message: Message) -> dict[str, Any]:
         "role": message.role,
         "content": content if isinstance(content, str) else [write_part(part) for part in content],
     }
-    if isinstance(message, User) and message.name is not None:
-        data["name"] = message.name
+    if isinstance(message, User):
+        data |= {"name": message.name} if message.name is not None else {}
+        data |= {"blocked": True} if message.blocked else {}
     elif isinstance(message, Assistant):
         if message.tool_calls:
             data["tool_calls"] = [
@@ -279,7 +298,7 @@ def _read_message(data: Mapping[str, Any]) -> Message:
     if role in {"system", "developer"}:
         return System(content)
     if role == "user":
-        return User(content, data.get("name"))
+        return User(content, data.get("name"), data.get("blocked", False))
     if role == "assistant":
         calls = data.get("tool_calls") or ()
         return Assistant(

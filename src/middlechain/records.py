@@ -14,17 +14,19 @@ from anyio import CancelScope
 
 from middlechain.bus import Bus
 from middlechain.context import Context, State
-from middlechain.errors import ConfigurationError
+from middlechain.errors import ConfigurationError, GuardrailDenied
 from middlechain.events import Origin
 from middlechain.limits import Limits, Meter, Usage
-from middlechain.messages import Input, Message, User, user_message
+from middlechain.messages import Content, Input, Message, User, sendable, user_message
 
 if TYPE_CHECKING:  # names for type checkers; at run time no import points up
     from middlechain.agent import Plan
     from middlechain.app import App
     from middlechain.chat import ChatReply, Model
     from middlechain.edge import Edge
+    from middlechain.guards import StepGuards
     from middlechain.holds import Hold
+    from middlechain.judging import Ledger
     from middlechain.layers import Stack
     from middlechain.override import Override
     from middlechain.results import Result
@@ -38,7 +40,7 @@ Tell: TypeAlias = Callable[[int, str], Awaitable[None] | None]  # takes a turn a
 class Engine(Protocol):
     """What `ctx` asks of the rooms above: a turn, a tool call and a step, through the layers of the run."""
 
-    async def chat(self, step: Step, messages: Any, model: Any, tools: Any, /) -> ChatReply: ...
+    async def chat(self, step: Step, messages: Any, model: Any, tools: Any, for_guard: bool = ..., /) -> ChatReply: ...
 
     async def call_tool(self, step: Step, name: str, args: Mapping[str, Any], /) -> ToolOutput: ...
 
@@ -56,6 +58,7 @@ class Run:
         "data",
         "deadline",
         "deferred",
+        "denial",
         "engine",
         "free",
         "holds",
@@ -110,6 +113,7 @@ class Run:
         self.streaming = streaming
         self.append_only = append_only  # whether what was streamed can be taken back
         self.tell = tell
+        self.denial: GuardrailDenied | None = None  # of the root step
         self.holds: tuple[Hold, ...] = ()  # of the run layers
         self.deadline: float | None = None
         self.scope: CancelScope | None = None  # holds the deadline while no step does
@@ -122,6 +126,7 @@ class Run:
 
 
 _NO_DATA: Mapping[str, Any] = MappingProxyType({})
+_NO_TEXTS: frozenset[str] = frozenset()
 
 
 class Step:
@@ -132,19 +137,25 @@ class Step:
         "agent_name",
         "chains",
         "ctx",
+        "denial",
         "depth",
         "edge",
         "exchange",
         "given",
+        "guards",
         "history",
         "id",
+        "judged",
+        "ledger",
         "listening",
         "made",
         "meter",
         "parent",
+        "passed",
         "plan",
         "reply",
         "run",
+        "sendable",
         "stamps",
         "turn",
         "turns_taken",
@@ -168,6 +179,16 @@ class Step:
         self.chains = run.stack.chains_of(plan)
         self.depth = depth
         self.history = history
+        self.sendable = history  # without what was blocked on its way in
+        for message in history:
+            if type(message) is User and message.blocked:
+                self.sendable = sendable(history)
+                break
+        self.guards: StepGuards | None = None  # None where there are none
+        self.ledger: Ledger | None = None  # what they found
+        self.judged: Content | None = None  # the input that passed
+        self.passed: frozenset[str] = _NO_TEXTS  # those of the model that passed
+        self.denial: GuardrailDenied | None = None  # the last one in this step, or in one nested in it
         self.meter = run.meter if meter is None else meter
         self.edge: Edge | None = None
         self.exchange: list[Message] = []  # the user's message, then the turns whose tools ran
@@ -188,6 +209,7 @@ class Step:
             self.given = (input, user_message(input))
         self.turn = 0
         self.reply = None
+        self.denial = None
         self.exchange = [self.given[1]]
 
     def next_turn(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
@@ -10,10 +10,11 @@ from typing_extensions import TypedDict, TypeVar, Unpack
 
 from middlechain.context import Context
 from middlechain.limits import NO_USAGE, Usage
-from middlechain.messages import Assistant, Input, Message
+from middlechain.messages import Assistant, Input, Message, MessageBase
 
 if TYPE_CHECKING:
     from middlechain.agent import Agent
+    from middlechain.guards import Validation
 
 __all__ = ["AgentCall", "Result", "RunCall"]
 
@@ -21,7 +22,7 @@ Output = TypeVar("Output", default=str)
 
 
 class _RunChanges(TypedDict, total=False):
-    target: Any
+    target: Agent | type[Agent] | str
     input: Input
 
 
@@ -34,7 +35,7 @@ class RunCall:
         input: what it is asked.
     """
 
-    target: Any
+    target: Agent | type[Agent] | str
     input: Input
     ctx: Context[Any] = field(default=cast("Context[Any]", None), kw_only=True, repr=False, compare=False)
     agent: Agent = field(default=cast("Agent", None), kw_only=True, repr=False, compare=False)
@@ -80,12 +81,12 @@ class _ResultChanges(TypedDict, total=False):
     text: str
     output: Any
     message: Assistant
-    messages: Sequence[Message]
+    messages: Iterable[MessageBase]
     usage: Usage
     finish_reason: str | None
     blocked: bool
     blocked_by: str | None
-    validations: tuple[Any, ...]
+    validations: tuple[Validation, ...]
     degraded: bool
     error: BaseException | None
     stopped_by: str | None
@@ -123,7 +124,7 @@ class Result(Generic[Output]):
     finish_reason: str | None = None
     blocked: bool = False
     blocked_by: str | None = None
-    validations: tuple[Any, ...] = ()
+    validations: tuple[Validation, ...] = ()
     degraded: bool = False
     error: BaseException | None = None
     agent: str = ""
@@ -131,6 +132,27 @@ class Result(Generic[Output]):
     state: Any = field(default=None, repr=False)
     stopped_by: str | None = None
     pending: tuple[Any, ...] = ()
+
+    if TYPE_CHECKING:  # what `__post_init__` takes
+
+        def __init__(
+            self,
+            text: str = "",
+            output: Output = ...,
+            messages: Iterable[MessageBase] = (),
+            usage: Usage = NO_USAGE,
+            finish_reason: str | None = None,
+            blocked: bool = False,
+            blocked_by: str | None = None,
+            validations: tuple[Validation, ...] = (),
+            degraded: bool = False,
+            error: BaseException | None = None,
+            agent: str = "",
+            run_id: str = "",
+            state: Any = None,
+            stopped_by: str | None = None,
+            pending: tuple[Any, ...] = (),
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if self.output is _THE_TEXT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -36,9 +37,8 @@ async def execute(run: Run, target: Any, input: Input, history: tuple[Message, .
 
 async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, ...]) -> Result:
     plan = plan_for(run, target)
-    starters = (*run.stack.starters, *plan.found.starters)
-    if starters:
-        await run.app.lifespan.start(starters)
+    if run.stack.starters or plan.found.starters:
+        await run.app.lifespan.start((*run.stack.starters, *plan.found.starters))
     if run.append_only:
         run.holds = holds_of_run(run.stack, plan)
     entry = step_for(run, plan, caller=None, history=history)
@@ -51,6 +51,8 @@ async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, 
     try:
         result = await _within_deadline(entry, RunCall(target, input, ctx=entry.ctx, agent=plan.agent))
         result = complete(run.root or entry, result, run.meter)
+        if run.denial is not None and not result.blocked:  # a run layer has caught it and answered
+            result = replace(result, blocked=True, blocked_by=run.denial.guardrail)
         edge = (run.root or entry).edge
         if edge is not None:
             result = await edge.finish(result, Moment.ENDED)
@@ -88,6 +90,7 @@ async def _start(call: RunCall) -> Result:
     step = entry if run.root is None and plan is entry.plan else step_for(run, plan, caller=None, history=entry.history)
     step.given = entry.given
     run.root = step
+    run.denial = None
     if run.scope is None or run.deadline is None:
         return await run_step(step, call.input)
     run.scope.deadline = float("inf")

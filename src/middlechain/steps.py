@@ -16,13 +16,25 @@ from middlechain.chat import ChatReply, Model, discard
 from middlechain.edge import Edge, RetractingEdge
 from middlechain.errors import ConfigurationError, GuardrailDenied, LimitExceeded, NothingReturned, WrongReturn
 from middlechain.events import AgentFinished, AgentStarted, LimitReached, ModelFinished
+from middlechain.guards import Deny, StepGuards
 from middlechain.holds import Hold, Moment, holds_of
+from middlechain.judging import Block, judge_answer, judge_input, note_denial, refuse
 from middlechain.limits import NO_USAGE, Limits, Meter, exceeded
-from middlechain.messages import Assistant, Input, Message, history_of, user_message
+from middlechain.messages import Assistant, Input, Message, User, history_of, sendable, user_message
 from middlechain.records import Run, Step, current, step_of
 from middlechain.results import AgentCall, Result, attach, last_answer
 from middlechain.tools import Tool, ToolOutput, tools_of
-from middlechain.turn import ask, call_tool, chain_of, check_mark, converse, run_tools, wrong_return
+from middlechain.turn import (
+    ask,
+    call_tool,
+    canned_reply,
+    chain_of,
+    check_mark,
+    converse,
+    judge_with,
+    run_tools,
+    wrong_return,
+)
 
 if TYPE_CHECKING:
     from middlechain.app import App
@@ -60,7 +72,10 @@ def plan_for(run: Run, target: object) -> Plan:
     if agent is None:
         agent = run.instances[found] = object_of(found)
         plan = plan_of(agent)
-        plan.key = None if "middleware" in vars(agent) else found
+        shared = "middleware" not in vars(agent) and all(
+            getattr(agent, name) is getattr(found, name) for name in ("guardrails", "pack_guards")
+        )
+        plan.key = found if shared else None
     return plan_of(agent)
 
 
@@ -93,6 +108,9 @@ def step_for(run: Run, plan: Plan, *, caller: Step | None, history: tuple[Messag
         history=history,
         meter=outer if own is None else Meter(own, outer),
     )
+    if "guards" not in step.chains:
+        step.chains["guards"] = run.stack.guards_of(plan)
+    step.guards = step.chains["guards"]
     if run.streaming:
         step.edge = _edge(step)
     return step
@@ -120,33 +138,122 @@ async def run_step(step: Step, input: Input, *, via: str = "root", caller: Step 
         try:
             step.restart(input)
             result = await _guarded(step, call)
-        except Exception as error:  # on_error gets any exception of the step; what it keeps goes on unchanged
-            recovered = await _recovered(step, error)
-            if recovered is None:
+        except Exception as error:  # noqa: BLE001 - on_error gets any exception of the step; what it keeps goes on
+            try:
+                recovered = await _recovered_and_judged(step, error)
+                if recovered is None:
+                    raise
+            except Exception:
                 await step.emit(AgentFinished, None)
                 raise
             result = recovered
+        if step.ledger is not None:
+            result = replace(result, validations=step.ledger.validations)
         if step.edge is not None:
             result = await step.edge.finish(result, Moment.STEPPED)
         if step.listening:
             await step.emit(AgentFinished, result)
+    except GuardrailDenied as denial:  # whoever catches it further out leaves its mark on the result
+        if caller is None:
+            step.run.denial = denial
+        else:
+            note_denial(caller, denial)
+        raise
     finally:
         current.reset(token)
     return result
 
 
+async def _recovered_and_judged(step: Step, error: Exception) -> Result | None:
+    """What there is instead of an answer, judged once by the output guards, as far as they have not yet."""
+    if isinstance(error, GuardrailDenied):
+        note_denial(step, error)
+    recovered = await _recovered(step, error)
+    guards = step.guards
+    if recovered is None or guards is None:
+        return recovered
+    judged = await judge_answer(step, guards.output if recovered.degraded else guards.final, recovered.text)
+    if isinstance(judged, str):
+        return recovered if judged == recovered.text else recovered.replace(text=judged)
+    if isinstance(judged.outcome, Deny):
+        raise refuse(step, judged) from error
+    blocked = _blocked_output(step, judged)
+    return replace(blocked, degraded=True, error=error) if recovered.degraded else blocked
+
+
 async def _guarded(step: Step, call: AgentCall) -> Result:
-    """The step through its chain, within its depth and its deadline."""
+    """The step through its guards and its chain, within its depth and its deadline."""
     limits = step.run.limits
     if limits.depth is not None and step.depth > limits.depth:
         raise await _reached(step, limits, "depth", limits.depth)
     deadline, owner = _deadline(step)
     if deadline is None:
-        return complete(step, await chain_of(step, AGENT, answer)(call))
+        return await _judged(step, call)
     if anyio.current_time() < deadline:
         with anyio.CancelScope(deadline=deadline):
-            return complete(step, await chain_of(step, AGENT, answer)(call))
+            return await _judged(step, call)
     raise await _reached(step, owner, "seconds", owner.seconds or 0)
+
+
+async def _judged(step: Step, call: AgentCall) -> Result:
+    """The step through its chain, with its input judged before, and its answer afterwards."""
+    guards = step.guards
+    if guards is not None and guards.input:
+        block = await judge_input(step, guards)
+        if block is not None:
+            return _blocked_input(step, block)
+        call = call.replace(input=_as_judged(step, call.input))
+    result = complete(step, await chain_of(step, AGENT, answer)(call))
+    if step.denial is not None and not result.blocked:  # a layer has caught it and answered
+        result = replace(result, blocked=True, blocked_by=step.denial.guardrail)
+    return result if guards is None or not guards.output else await _judge_result(step, guards, result)
+
+
+def _as_judged(step: Step, input: Input) -> Input:
+    """The input as the guards left it; a text stays a text."""
+    message = cast("User", step.exchange[0])
+    if message.content == user_message(input).content:
+        return input
+    return message if isinstance(input, User) else message.content
+
+
+async def _judge_result(step: Step, guards: StepGuards, result: Result) -> Result:
+    """Judge the step's answer if a hook or a layer has changed it; some guards judge nothing else."""
+    changed = result.text not in step.passed
+    if not changed and result.blocked:
+        return result
+    reply, step.reply = step.reply, None  # what did not pass is not for a limit to give away
+    judged = await judge_answer(step, guards.output if changed else guards.final, result.text)
+    if isinstance(judged, Block):
+        if isinstance(judged.outcome, Deny):
+            raise refuse(step, judged)
+        return _blocked_output(step, judged)
+    if judged != result.text:
+        return result.replace(text=judged)
+    if not changed:
+        step.reply = reply
+    return result
+
+
+def _blocked_input(step: Step, block: Block) -> Result:
+    """The canned answer to a message that was blocked; both stay in history, marked.
+
+    Raises:
+        GuardrailDenied: for a `Deny`.
+    """
+    if isinstance(block.outcome, Deny):
+        raise refuse(step, block)
+    step.exchange[0] = replace(cast("User", step.exchange[0]), blocked=True)
+    step.passed |= {block.canned}
+    answer = Assistant(block.canned, finish_reason="safety", blocked=True)
+    return replace(_result(step, answer), blocked=True, blocked_by=block.guard.name)
+
+
+def _blocked_output(step: Step, block: Block) -> Result:
+    """The canned answer in place of one that was blocked."""
+    step.passed |= {block.canned}
+    result = _result(step, Assistant(block.canned, finish_reason="safety", blocked=True))
+    return replace(result, blocked=True, blocked_by=block.guard.name)
 
 
 def _deadline(step: Step) -> tuple[float | None, Limits]:
@@ -167,15 +274,30 @@ async def answer(call: AgentCall) -> Result:
     """The endpoint of the agent layers: the input's hooks, turns until there is an answer, the answer's hooks."""
     step = step_of(call.ctx)
     step.restart(call.input)
-    await _before_run(step, call.input)
     try:
-        result = await (_take_turns(step) if step.plan.own_run is None else _run_own(step, call.input))
+        result = await _answer(step, call.input)
+    except GuardrailDenied as denial:
+        note_denial(step, denial)
+        raise
+    if step.edge is None or (step.guards is not None and step.guards.output):  # what was changed is not judged yet
+        return result
+    return await step.edge.finish(result, Moment.ANSWERED)
+
+
+async def _answer(step: Step, input: Input) -> Result:
+    await _before_run(step, input)
+    guards = step.guards
+    if guards is not None and guards.input and step.exchange[0].content != step.judged:
+        block = await judge_input(step, guards)
+        if block is not None:
+            return _blocked_input(step, block)
+    try:
+        result = await (_take_turns(step) if step.plan.own_run is None else _run_own(step, _as_judged(step, input)))
     except LimitExceeded as error:
         if not error.stops:
             raise
         result = stopped(step)
-    result = await _after_run(step, result)
-    return result if step.edge is None else await step.edge.finish(result, Moment.ANSWERED)
+    return await _after_run(step, result)
 
 
 async def _before_run(step: Step, input: Input) -> None:
@@ -211,6 +333,8 @@ async def _take_turns(step: Step) -> Result:
             return stopped(step, "stop")
         await _begin_turn(step)
         reply, offer = await ask(step)
+        if isinstance(reply, Block):
+            return _blocked_output(step, reply)
         step.reply = reply
         if not reply.tool_calls:
             return await _answered(step, reply)
@@ -313,6 +437,8 @@ def complete(step: Step, result: Result, meter: Meter | None = None) -> Result:
     if result.usage is NO_USAGE or any(result.usage is stamp for stamp in step.stamps):
         changes["usage"] = (meter or step.meter).usage
         step.stamps.append(changes["usage"])
+    if not result.validations and step.ledger is not None:
+        changes["validations"] = step.ledger.validations
     if result.state is None:
         changes["state"] = step.run.state
     step.made = replace(result, **changes)
@@ -364,17 +490,26 @@ AGENT: Scope[AgentCall, Result] = Scope("agent", AgentCall, Result, _abandon, at
 class Delegation:
     """What `ctx` can ask for: a model call, a tool call, and a nested step, through the layers of the run."""
 
-    async def chat(self, step: Step, messages: Any, model: Model | str | None, tools: Sequence[Tool]) -> ChatReply:
+    async def chat(
+        self, step: Step, messages: Any, model: Model | str | None, tools: Sequence[Tool], for_guard: bool = False
+    ) -> ChatReply:
         """One model call that is not part of the step's own turns, unless code has them all: then it is one of them."""
-        if step.plan.own_run is not None:
+        if step.plan.own_run is not None and not for_guard:
             await _begin_turn(step)
             step.next_turn()
         if isinstance(messages, Sequence) and messages and isinstance(messages[0], Message | Mapping):
-            sent = history_of(messages)
+            sent = sendable(history_of(messages))
         else:
             sent = (user_message(messages),)
         own = step.plan.model if model is None else model
         reply, _ = await converse(step, sent, tools_of(tools, "ctx.chat()"), own, discard)
+        if step.guards is not None and step.guards.output and not for_guard:
+            judged = await judge_with(step, step.guards.reply, reply)
+            if isinstance(judged, Block):
+                step.passed |= {judged.canned}
+                return canned_reply(step, judged)
+            reply = judged
+            step.passed |= {reply.text}
         if step.listening:
             await step.emit(ModelFinished, reply)
         return reply

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from middlechain.chain import settle
 from middlechain.chat import ChatCall, ChatReply
 from middlechain.errors import ConfigurationError
-from middlechain.events import Event, ReasoningDelta, TextDelta, TextReset
+from middlechain.events import Delta, Event, ReasoningDelta, TextDelta, TextReset
 from middlechain.messages import ToolUse
 from middlechain.registry import no_requests
 from middlechain.results import Result
@@ -17,10 +17,10 @@ from middlechain.streams import Stream
 
 __all__ = ["Collected", "ScriptedModel", "collect", "no_requests"]
 
-# Text, a reply, an exception, what to stream in order, or a callable of the call that gives one of these.
-Scripted: TypeAlias = (
-    str | ChatReply | ToolUse | BaseException | type[BaseException] | Sequence[Any] | Callable[[ChatCall], Any]
-)
+Failure: TypeAlias = BaseException | type[BaseException]
+Piece: TypeAlias = str | Delta | ToolUse | BaseException | Awaitable[object]
+Played: TypeAlias = str | ChatReply | ToolUse | Failure | Sequence[Piece]
+Scripted: TypeAlias = Played | Callable[[ChatCall], Played | Awaitable[Played]]
 
 
 class Collected(NamedTuple):
@@ -61,7 +61,7 @@ class ScriptedModel:
 
     def __init__(
         self,
-        replies: Iterable[Scripted] | Callable[[ChatCall], Any],
+        replies: Iterable[Scripted] | Callable[[ChatCall], Played | Awaitable[Played]],
         *,
         chunk: int | None = None,
         name: str = "scripted",

@@ -56,6 +56,9 @@ class _ToolChanges(TypedDict, total=False):
     id: str
 
 
+_CALL_SLOTS = ("_args", "agent", "ctx", "id", "name", "problem", "ticket", "tool")
+
+
 class ToolCall:
     """A tool call on its way in. `ToolCall("add", {"a": 1})` is enough to make one.
 
@@ -67,16 +70,25 @@ class ToolCall:
         problem: what is wrong with the arguments, for the model to read; None if nothing is.
     """
 
-    __slots__ = ("_args", "agent", "ctx", "id", "name", "problem", "ticket", "tool")
+    __slots__ = _CALL_SLOTS
 
     _args: Mapping[str, Any]
-    name: str
-    id: str
-    tool: Tool | None
-    problem: str | None
-    ctx: Context[Any]
-    agent: Agent
-    ticket: Ticket | None
+    if TYPE_CHECKING:  # slots that cannot be assigned, which an annotation does not say
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def id(self) -> str: ...
+        @property
+        def tool(self) -> Tool | None: ...
+        @property
+        def problem(self) -> str | None: ...
+        @property
+        def ctx(self) -> Context[Any]: ...
+        @property
+        def agent(self) -> Agent: ...
+        @property
+        def ticket(self) -> Ticket | None: ...
 
     def __init__(
         self,
@@ -137,6 +149,9 @@ def _fill(call: ToolCall, *values: object) -> None:
         put(call, value)
 
 
+_RESULT_SLOTS = ("_args", "id", "is_error", "name", "output")
+
+
 class ToolResult:
     """What `after_tool` sees: the call as it was made, and the text for the model.
 
@@ -148,13 +163,19 @@ class ToolResult:
         id: of the model's call.
     """
 
-    __slots__ = ("_args", "id", "is_error", "name", "output")
+    __slots__ = _RESULT_SLOTS
 
     _args: Mapping[str, Any]
-    name: str
-    output: str
-    is_error: bool
-    id: str
+    if TYPE_CHECKING:  # as of a ToolCall
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def output(self) -> str: ...
+        @property
+        def is_error(self) -> bool: ...
+        @property
+        def id(self) -> str: ...
 
     def __init__(self, name: str, args: Mapping[str, Any], output: str, is_error: bool = False, id: str = "") -> None:
         for slot, value in zip(ToolResult.__slots__, (dict(args), id, is_error, name, output), strict=True):

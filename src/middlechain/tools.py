@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, cast, overload
 
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import ParamSpec, TypedDict, TypeVar, Unpack
 
 from middlechain.chain import name_of
 from middlechain.errors import ConfigurationError
@@ -17,8 +17,12 @@ from middlechain.values import fresh, text_of
 __all__ = ["Tool", "ToolOutput", "tool", "tools_of"]
 
 
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Tool:
+class Tool(Generic[P, R]):
     """A function that a model may call. Made by `tool`; calling it calls the function.
 
     Args:
@@ -31,7 +35,7 @@ class Tool:
 
     name: str
     description: str
-    function: Callable[..., Any]
+    function: Callable[P, R]
     signature: Signature = field(repr=False)
     expose_errors: bool = False
     max_result_chars: int | None = None
@@ -41,7 +45,7 @@ class Tool:
         """JSON schema of the arguments, a new copy at each reading."""
         return cast("Mapping[str, Any]", fresh(self.signature.schema))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, as it was written."""
         return self.function(*args, **kwargs)
 
@@ -56,11 +60,17 @@ class _ToolOptions(TypedDict, total=False):
 _LATER = {"approve": "approvals"}
 
 
+class _Toolmaker(Protocol):
+    """What `tool(name=...)` gives: the decorator."""
+
+    def __call__(self, function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 @overload
-def tool(**options: Unpack[_ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
+def tool(**options: Unpack[_ToolOptions]) -> _Toolmaker: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a sync or async function: `@tool`, or `tool(name=..., ...)(function)`.
 
     The schema comes from the signature; descriptions from the docstring's first paragraph and its Google-style `Args`
@@ -132,6 +142,13 @@ def tools_of(given: object, owner: str) -> tuple[Tool, ...]:
     return tuple(by_name.values())
 
 
+class _OutputChanges(TypedDict, total=False):
+    content: object
+    is_error: bool
+    data: Any
+    error: BaseException | None
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
     """What came of a tool call, as the model gets it.
@@ -148,9 +165,15 @@ class ToolOutput:
     data: Any = None
     error: BaseException | None = None
 
+    if TYPE_CHECKING:  # what `__post_init__` takes
+
+        def __init__(
+            self, content: object, is_error: bool = False, data: Any = None, error: BaseException | None = None
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "content", text_of(self.content))
 
-    def replace(self, **changes: Any) -> ToolOutput:
+    def replace(self, **changes: Unpack[_OutputChanges]) -> Self:
         """A copy with some fields changed."""
-        return replace(self, **changes)
+        return replace(self, **cast("dict[str, Any]", changes))

@@ -16,6 +16,9 @@ from middlechain.chat import CHAT, CUT_OFF, ChatCall, ChatReply, Model, Offer, S
 from middlechain.errors import ToolError, WrongReturn
 from middlechain.events import ModelFinished, ModelStarted, ToolFinished, ToolStarted
 from middlechain.execution import run_tool
+from middlechain.guards import Deny, Guard, StepGuards
+from middlechain.holds import holds_back
+from middlechain.judging import Block, judge_reply, ledger_of, refuse
 from middlechain.messages import Assistant, Message, System, ToolMessage, ToolUse
 from middlechain.records import Step
 from middlechain.registry import model_named
@@ -31,8 +34,19 @@ from middlechain.tool_calls import (
 from middlechain.tools import Tool, ToolOutput
 from middlechain.values import cut, fresh
 from middlechain.variables import RunIn
+from middlechain.watch import Watch
 
-__all__ = ["ask", "call_tool", "chain_of", "check_mark", "converse", "run_tools", "wrong_return"]
+__all__ = [
+    "ask",
+    "call_tool",
+    "chain_of",
+    "canned_reply",
+    "check_mark",
+    "converse",
+    "judge_with",
+    "run_tools",
+    "wrong_return",
+]
 
 Call = TypeVar("Call")
 Answer = TypeVar("Answer")
@@ -67,8 +81,8 @@ def wrong_return(hook: object, name: str, value: object, expected: str) -> Wrong
     )
 
 
-async def ask(step: Step) -> tuple[ChatReply, Offer]:
-    """The reply of the next turn, and the tools that it could choose from."""
+async def ask(step: Step) -> tuple[ChatReply | Block, Offer]:
+    """The reply of the next turn (or a guard's block of it), and the tools that it could choose from."""
     plan, turn = step.plan, step.next_turn()
     prompt = plan.instructions if isinstance(plan.instructions, str) else await plan.prompt(step.ctx)
     for hook in plan.hooks["before_prompt"]:
@@ -77,16 +91,70 @@ async def ask(step: Step) -> tuple[ChatReply, Offer]:
             if not isinstance(value, str):
                 raise wrong_return(hook, "before_prompt", value, "a str")
             prompt = value
-    messages = (*step.history, *step.exchange)
+    messages = (*step.sendable, *step.exchange)
     if prompt:
         messages = (System(prompt), *messages)
     send = discard if step.edge is None else step.edge.sender(turn)
+    if step.guards is not None and step.guards.output:
+        return await _ask_guarded(step, messages, send)
     reply, offer = await converse(step, messages, plan.tools, plan.model, send)
     if step.edge is not None:
         reply = await step.edge.replied(turn, reply)
     if step.listening:
         await step.emit(ModelFinished, reply)
     return reply, offer
+
+
+async def _ask_guarded(step: Step, messages: tuple[Message, ...], send: Send) -> tuple[ChatReply | Block, Offer]:
+    """The same where guards judge the reply: what streams is watched, and judged before anything else is done."""
+    plan, guards = step.plan, cast("StepGuards", step.guards)
+    if send is discard:
+        reply, offer = await converse(step, messages, plan.tools, plan.model, send)
+    else:
+        watch = Watch(guards.output, step.ctx, send, closes=_closes(step, guards.output[0]))
+        asked = None
+        with watch.scope:
+            asked = await converse(step, messages, plan.tools, plan.model, watch.send)
+        reply, offer = (watch.reply, Offer(plan.tools)) if asked is None or watch.closed else asked
+    judged = await judge_with(step, guards.reply, reply)
+    if isinstance(judged, Block):
+        return judged, offer
+    step.passed |= {judged.text}
+    if step.edge is not None and (judged.tool_calls or not guards.final):
+        judged = await step.edge.replied(step.turn, judged)
+        step.passed |= {judged.text}  # with what was sent before it and cannot be taken back
+    if step.listening:
+        withheld = guards.final and not judged.tool_calls  # the answer, which is yet to be judged
+        await step.emit(ModelFinished, judged.replace(text="") if withheld else judged)
+    return judged, offer
+
+
+def _closes(step: Step, first: Guard) -> bool:
+    """Whether a certain block of the first guard may close the stream: not if a layer could still change the reply."""
+    layers = step.run.stack.applying("chat", step.plan)
+    blocks = first.mode == "enforce" and first.when == "reply" and first.outcome != "rewrite"
+    blocks = blocks and first.on_failure == "deny"  # one that may fail may yet let the reply pass
+    return blocks and not any(holds_back(layer) for layer, _ in layers)
+
+
+async def judge_with(step: Step, guards: Sequence[Guard], reply: ChatReply) -> ChatReply | Block:
+    """Judge a reply, and say that the model has finished if it is blocked.
+
+    Raises:
+        GuardrailDenied: for a `Deny`.
+    """
+    judged = await judge_reply(step, guards, reply)
+    if isinstance(judged, Block):
+        denied = isinstance(judged.outcome, Deny)
+        await step.emit(ModelFinished, None if denied else canned_reply(step, judged))
+        if denied:
+            raise refuse(step, judged)
+    return judged
+
+
+def canned_reply(step: Step, block: Block) -> ChatReply:
+    """The reply in place of one that was blocked."""
+    return ChatReply(block.canned, finish_reason="safety", validations=ledger_of(step).validations)
 
 
 async def converse(

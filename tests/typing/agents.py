@@ -84,6 +84,22 @@ class Reading(Agent):
         self.state.answers = 1
 
 
+class Prompted(Agent):
+    """Instructions as a method."""
+
+    def instructions(self, ctx: Context[Any]) -> str:
+        return f"You answer run {ctx.run_id}."
+
+
+class PromptedLater(Agent):
+    async def instructions(self, ctx: Context[Any]) -> str:
+        return f"You answer run {ctx.run_id}."
+
+
+class PromptedByAFunction(Agent):
+    instructions = prompt
+
+
 class Router(Agent):
     """An agent that owns its step."""
 
@@ -111,6 +127,7 @@ def refused(path: Path) -> None:
     Agent(name=path)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Agent(model=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Agent(instructions=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Agent(instructions=lambda ctx: 7)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
     Agent(tools=add)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Agent(tools="add")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Agent(tools=["add"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import assert_type
 
+import middlechain
 from middlechain import Agent, App, Chain, ConfigurationError, Context, Event, Limits, Model, tool
 from middlechain.testing import ScriptedModel
 
@@ -136,3 +137,7 @@ async def refused_overrides() -> None:
         pass
     await app.override(model="demo")  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
     app.override(model="demo").run(Greeter, "hello")  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+def refused_names() -> None:
+    middlechain.Agnt  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

@@ -107,6 +107,16 @@ class Stateful(Agent):
         return prompt
 
 
+class OtherNames(AgentHooks):
+    """Hooks are called with what they get, not by its names."""
+
+    def before_tool(self, tool_call: ToolCall, context: Context[Any]) -> None:
+        print(tool_call.name)
+
+    def after_response(self, text: str, _: Context[Any]) -> str:
+        return text.upper()
+
+
 class Other(AgentHooks):
     """The other values that a hook may return."""
 
@@ -165,5 +175,6 @@ class RefusedSignatures(Agent):
 
 class RefusedSuper(AgentHooks):
     def after_tool(self, result: ToolResult, ctx: Context[Any]) -> None:
+        result.output = "changed"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
         result.replace(output="changed")  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
         super().before_answer(result, ctx)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

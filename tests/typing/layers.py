@@ -42,6 +42,7 @@ app = App()
 
 async def around_run(call: RunCall, next: Next[RunCall, Result]) -> Result:
     assert_type(call.input, Input)
+    assert_type(call.target, Agent | type[Agent] | str)
     assert_type(call.replace(input="changed"), RunCall)
     assert_type(call.ctx, Context[Any])
     assert_type(await next(call.replace(target="other", input="changed")), Result)
@@ -182,7 +183,9 @@ def of_add(call: ToolCall) -> bool:
 
 
 app.use(Audit()).use(Audit(), Layers(chat=short), chat=keeps, only=["calculator", Agent])
-app.use(tool=around_tool, only=of_add)
+app.use(tool=around_tool, only=of_add).use(tool=around_tool, only=lambda call: call.name == "add")
+names = ["add", "look_up"]
+app.use(tool=around_tool, only=names).use(tool=around_tool, only={"add"}).use(tool=around_tool, only=[Agent(), max])
 assert_type(Layers(run=around_run, agent=[around_agent], chat=around_chat, tool=[around_tool], only="add"), Layers)
 Agent(middleware=[Layers(chat=[short, keeps])])
 
@@ -199,6 +202,16 @@ async def counted(call: ChatCall, next: Next[ChatCall, ChatReply]) -> ChatReply:
 @observes
 def looked_at(call: ToolCall, next: Next[ToolCall, ToolOutput]) -> Awaitable[ToolOutput]:
     return next()
+
+
+@app.middleware("run")
+async def counted_too(call: Call, next: Next[Call, Answer]) -> Answer:
+    return await next()
+
+
+@app.middleware("agent")
+async def counted_roughly(call: Any, next: Any) -> Any:
+    return await next()
 
 
 @repeats
@@ -268,6 +281,8 @@ def refused_layers() -> None:
     app.use(chat=lambda call, next: 7)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
     app.use(chat=lambda call: None)  # type: ignore[arg-type, misc]  # pyright: ignore[reportArgumentType]
     app.use(chats=around_chat)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    app.use(chat=around_chat, only=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    app.use(chat=around_chat, only=[7])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     Layers(chats=around_chat)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Layers(tool=around_chat)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Layers(chat=around_chat).chat = None  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
@@ -275,10 +290,13 @@ def refused_layers() -> None:
 
 
 def refused_scopes() -> None:
-    app.middleware("chats")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    app.middleware(around_chat)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    app.middleware("chat", onyl="add")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    app.middleware()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    app.middleware("chat")(around_tool)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    app.middleware("tool")(around_chat)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    app.middleware("chat")(returns_a_number)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    app.middleware("chats")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    app.middleware(around_chat)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    app.middleware("chat", onyl="add")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    app.middleware()  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 
 async def refused_next(call: ChatCall, next: Next[ChatCall, ChatReply], tool_call: ToolCall) -> ChatReply:
@@ -308,4 +326,5 @@ def refused_changes(call: ChatCall, run_call: RunCall, agent_call: AgentCall, to
     tool_call.replace(arguments={})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     tool_call.replace(args="{}")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     tool_call.args = {}  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    tool_call.name = "add"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     tool_call.arguments  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

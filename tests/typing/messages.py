@@ -53,6 +53,8 @@ def told_apart(message: Message) -> str:
     assert_type(message.text, str)
     role: str = message.role
     assert_type(message.with_text("changed"), System | User | Assistant | ToolMessage)
+    if message.role == "assistant":
+        assert_type(message, Assistant)
     if isinstance(message, Assistant):
         assert_type(message.tool_calls, tuple[ToolUse, ...])
     match message:
@@ -88,6 +90,9 @@ async def sent_on(call: ChatCall, ctx: Context[Any]) -> None:
     call.replace(messages=[message.with_text(message.text.upper()) for message in call.messages])
     call.replace(messages=[message for message in call.messages if not isinstance(message, System)])
     call.replace(messages=history)
+    of_two_kinds = [User("hello"), Assistant("Hello!")]
+    call.replace(messages=of_two_kinds)
+    ChatCall(of_two_kinds, tools=[])
     await ctx.chat(history)
     await ctx.chat([User("hello"), Assistant("Hello!"), User("Who are you?")])
 
@@ -106,6 +111,7 @@ def refused(message: Message) -> None:
     Image("https://example.com/cat.png", bytes=b"")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Audio()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     message.text = "changed"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    message.role = "user"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     message.tool_calls  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     message.with_text(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     message.with_text()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

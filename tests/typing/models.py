@@ -64,6 +64,9 @@ assert_type(scripted, ScriptedModel)
 assert_type(scripted.calls, list[ChatCall])
 assert_type(scripted.name, str)
 ScriptedModel(lambda call: call.messages[-1].text, name="echo")
+ScriptedModel([ValueError, lambda call: ["he", TextDelta("llo"), TextReset()], Echo().chat])
+replies = ["hello", "goodbye"]
+ScriptedModel(replies)
 
 models: list[Model] = [Echo(), Fixed("fixed", "hello"), Counting(Echo()), scripted, DemoModel(), OpenAIModel("gpt-5")]
 assert_type(OpenAIModel("gpt-5", base_url="http://localhost:8000/v1", api_key="none", lenient_finish=True), OpenAIModel)
@@ -119,6 +122,10 @@ async def refused(call: ChatCall) -> None:
     ScriptedModel(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ScriptedModel(["hello"], 3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     ScriptedModel(["hello"], chunk="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    ScriptedModel([7])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    ScriptedModel([["hello", 7]])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    ScriptedModel(lambda call: 7)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]
+    call.send(TextDelta("hello"))  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
     ScriptedModel(lambda: "hello")  # type: ignore[arg-type, misc]  # pyright: ignore[reportArgumentType]
     await call.send("hello")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await call.send(ChatReply("hello"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

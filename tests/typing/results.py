@@ -42,7 +42,9 @@ def of_another_type(result: Result[int], anything: Result[Any]) -> None:
 
 
 assert_type(Result("hello", output=7), Result[int])
-assert_type(Result("hello").text, str)
+assert_type(Result("hello"), Result[str])
+assert_type(Result("hello", messages=[Assistant("hello")]).messages, tuple[Message, ...])
+assert_type(ChatReply(tool_calls=[ToolUse("add")]).tool_calls, tuple[ToolUse, ...])
 assert_type(ChatReply("hello"), ChatReply)
 assert_type(ChatReply("", (ToolUse("add", {"a": 1, "b": 2}),)).tool_calls, tuple[ToolUse, ...])
 assert_type(ChatReply(tool_calls=(ToolUse("add"),), usage=Usage(input_tokens=1, output_tokens=2)).usage, Usage)

@@ -102,6 +102,7 @@ async def refused_streams(agent: Agent, stream: Stream) -> None:
     app.stream(agent)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     app.stream(agent, "hello", colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     app.stream(agent, "hello", resets="no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    app.stream(agent, "hello", on_text=print)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     app.stream(agent, "hello", False)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await app.stream(agent, "hello")  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
     await stream  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
@@ -134,4 +135,5 @@ def refused_payloads(called: ToolFinished, ended: RunFinished, answered: ModelFi
     called.output.content  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
     called.result  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     ended.result  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    print(ended.outcome == "done")  # type: ignore[comparison-overlap]  # pyright: ignore[reportUnnecessaryComparison]
     answered.reply.text  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]

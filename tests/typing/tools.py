@@ -70,6 +70,8 @@ class Shop:
         return 1.0
 
 
+assert_type(add(1, 2), int)
+assert_type(weather_of("Rome", unit="C"), dict[str, float])
 made: list[Tool] = [add, look_up, weather_of, order, lines, live, short]
 made += [tool(Shop().price), tool(name="price")(Shop().price), tool(len), tool(add)]
 assert_type(add.name, str)
@@ -89,6 +91,12 @@ def output(output: ToolOutput) -> None:
     assert_type(output.is_error, bool)
     assert_type(output.error, BaseException | None)
     assert_type(output.replace(content="changed"), ToolOutput)
+    assert_type(output.replace(content={"a": 1}, is_error=True), ToolOutput)
+    assert_type(ToolOutput({"a": 1}).content, str)
+
+
+async def called(ctx: Context[Any]) -> None:
+    assert_type(await look_up("tool", ctx), str)
 
 
 def refused() -> None:
@@ -100,7 +108,10 @@ def refused() -> None:
     tool(approve=True)(len)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     tool(len, name="length")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     tool(name="length")("len")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    add("1", 2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    add(1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     add.name = "sum"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    ToolOutput("7").replace(contnet="8")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     add.schema["type"] = "array"  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
     add.run(1, 2)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     Tool("add")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

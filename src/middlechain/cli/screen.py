@@ -160,6 +160,8 @@ class Answer:
 def _remarks(result: Result) -> list[str]:
     """What the text of a result does not tell by itself."""
     remarks: list[str] = []
+    if result.blocked and not result.degraded:
+        remarks.append(f"blocked by the guardrail {result.blocked_by!r}")
     if result.degraded:
         remarks.append(f"degraded: on_error answered in place of {type(result.error).__name__}: {result.error}")
     if result.stopped_by is not None:
