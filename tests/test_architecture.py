@@ -1,4 +1,4 @@
-"""Imports only ever point down the page, and `import middlechain` is light and quiet (spec/style.md)."""
+"""Imports only ever point down the page, and `import middlechain` is light and quiet."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ class Case(NamedTuple):
         return banned_words(list(self.looks_for), match=self.kind, outcome=self.outcome, replacement="[*]")
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        matcher: Any = (
-            Pattern(self.looks_for) if self.kind == "regex" else Words(self.looks_for, match=self.kind)
-        )
+        matcher: Any = Pattern(self.looks_for) if self.kind == "regex" else Words(self.looks_for, match=self.kind)
         found: list[tuple[int, int]] = matcher.spans(text)
         return found
 
