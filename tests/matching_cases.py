@@ -10,7 +10,7 @@ from unicodedata import category
 from hypothesis import strategies as st
 
 from middlechain.guardrails.folding import fold
-from middlechain.guardrails.matching import Machine, Span
+from middlechain.guardrails.matching import Machine, Scan, Span
 
 LETTERS = "ab-\n"
 """What texts and patterns are made of."""
@@ -111,22 +111,30 @@ def unfolded(text: str, matcher_of: Callable[[str], Callable[[int, int], bool]])
     return [(places[start], places[end - 1] + 1) for start, end in slowly(seen, matcher_of(seen), places)]
 
 
-def continuations(machine: Machine, text: str, letters: str, most: int) -> Iterator[str]:
-    """What may follow a text, shortest first: all of up to two characters, then once for each state of a scanner."""
+def continuations(machine: Machine, text: str, letters: str, most: int, up_to: int | None = None) -> Iterator[str]:
+    """What may follow a text, shortest first: all of up to two characters, then once for each state of a scanner.
+
+    With `up_to`, only while the match at that place is undecided, and once for each state of that match.
+    """
     waiting, seen = [""], set[object]()
     for count, more in enumerate(waiting):
         if count == most:
             return
         yield more
-        place = _place(machine, text, more)
-        if len(more) < 2 or place not in seen:
-            seen.add(place)
+        scanner = machine.scanner()
+        scanner.push(text + more)
+        state = _state(scanner, len(text)) if up_to is None else _first_of(scanner)
+        if len(more) < 2 or (state not in seen and (up_to is None or scanner.safe <= up_to)):
+            seen.add(state)
             waiting += [more + letter for letter in letters]
 
 
-def _place(machine: Machine, text: str, more: str) -> object:
+def _state(scanner: Scan, length: int) -> object:
     """The state of a scanner, and where in the text its matches may begin."""
-    scanner = machine.scanner()
-    scanner.push(text + more)
     starts = scanner._starts[: len(scanner._state.groups)]
-    return id(scanner._state), tuple(min(start, len(text)) for start in starts)
+    return id(scanner._state), tuple(min(start, length) for start in starts)
+
+
+def _first_of(scanner: Scan) -> object:
+    """The state of the first match that may be."""
+    return scanner._state.groups[:1], scanner._state.kind, bool(scanner._noted)

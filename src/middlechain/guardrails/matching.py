@@ -206,7 +206,12 @@ class Scan:
                 self._move(found.errand, index, end)
                 state = found.errand.target
                 may_begin = may_begin and found.errand.certain < 0
-        return state
+        return table.noted(state) if self._is_noted(state, index + 1) else state
+
+    def _is_noted(self, state: State, end: int) -> bool:
+        """Whether the last place's match was noted as ending with this character, though within what it folded to."""
+        last = state.last
+        return last >= 0 and not state.settled and (self._starts[last], end) in self._noted[-1:]
 
     def _decide(self) -> None:
         first = self._starts[0] if self._state.groups else self._length

@@ -227,6 +227,12 @@ class Table:
         errand.fork = automaton.forks and kind == self.line_feed
         return self._shortest(errand, places)
 
+    def noted(self, state: State) -> State:
+        """The same state where the last group's match was noted as ending here, so that it counts only how it grows."""
+        groups, grows = list(state.groups), self.automaton.grows
+        growing = self._group(node for node in groups.pop() if grows(node, state.kind))
+        return self._state((*groups, growing) if growing else tuple(groups), state.kind, settled=bool(growing))
+
     def _accepting(self, state: State, symbol: int) -> int:
         if not state.pending:
             return -1
