@@ -124,8 +124,10 @@ def continuations(machine: Machine, text: str, letters: str, most: int, up_to: i
         scanner = machine.scanner()
         scanner.push(text + more)
         state = _state(scanner, len(text)) if up_to is None else _first_of(scanner)
-        if len(more) < 2 or (state not in seen and (up_to is None or scanner.safe <= up_to)):
+        new = state not in seen and (up_to is None or scanner.safe <= up_to)
+        if new:
             seen.add(state)
+        if new or len(more) < 2:
             waiting += [more + letter for letter in letters]
 
 
