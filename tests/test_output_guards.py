@@ -38,6 +38,7 @@ from middlechain import (
     repeats,
     tool,
 )
+from middlechain.testing import ScriptedModel
 
 from .conftest import Go
 from .guarding import CANNED, FOUND, against, failed, found, noting, redacting, setup, working
@@ -1239,3 +1240,20 @@ async def test_g3_once_is_enough_for_a_repeating_layer(go: Go) -> None:
     agent, _ = setup(["bad", "fine"], output=[noting(log), against("bad")])
     result = await go(App().use(chat=twice), agent, "hi")
     assert (result.text, result.blocked, log) == ("fine", False, ["fine"])
+
+
+async def test_g7_a_rewrite_of_arguments_leaves_half_a_character_as_the_model_escaped_it(go: Go) -> None:
+    """So that the history can be sent: no encoding takes half of a surrogate pair."""
+
+    def hide(text: str, ctx: Any) -> str | None:
+        return text.replace("secret", "***") if "secret" in text else None
+
+    @tool
+    async def work(a: str, b: str) -> str:
+        return "x"
+
+    model = ScriptedModel([[ToolUse("work", '{"a": "\\ud83d \\u00e9", "b": "secret"}')], "done"])
+    result = await go(App(), Agent(model=model, tools=[work], guardrails={"output": [hide]}), "hi")
+    [use] = [use for message in result.messages if message.role == "assistant" for use in message.tool_calls]
+    assert use.arguments.encode() == b'{"a": "\\ud83d \\u00e9", "b": "***"}'
+    assert ToolUse("work", {"a": "\ud83d"}).arguments.encode() == b'{"a": "\\ud83d"}'

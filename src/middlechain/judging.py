@@ -26,7 +26,7 @@ from middlechain.guards import (
     StepGuards,
     Validation,
 )
-from middlechain.messages import Assistant, Input, Message, MessageBase, Part, Text, ToolUse, User
+from middlechain.messages import Assistant, Input, Message, MessageBase, Part, Text, ToolUse, User, arguments_of
 from middlechain.records import Step
 from middlechain.tools import Tool
 
@@ -400,7 +400,7 @@ class _Arguments:
         if self._before == [piece.text for piece in self.pieces]:
             return self._use
         data = _put_back(self._data)
-        arguments = json.dumps(data, ensure_ascii=False) if self._is_json else str(data)
+        arguments = arguments_of(data) if self._is_json else str(data)
         return ToolUse(self._use.name, arguments, self._use.id)
 
 

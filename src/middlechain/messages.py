@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
@@ -38,6 +39,15 @@ __all__ = [
 Content: TypeAlias = str | Sequence[Part]
 
 
+def arguments_of(data: object) -> str:
+    """Arguments as JSON text that can be sent: half of a surrogate pair, which no encoding takes, stays escaped."""
+    arguments = json.dumps(data, ensure_ascii=False)
+    return arguments if arguments.isascii() or not _HALVES.search(arguments) else json.dumps(data)
+
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """A tool call as the model wrote it.
@@ -54,7 +64,7 @@ class ToolUse:
 
     def __init__(self, name: str, arguments: str | Mapping[str, Any] = "{}", id: str = "") -> None:
         if not isinstance(arguments, str):
-            arguments = json.dumps(dict(arguments), ensure_ascii=False)
+            arguments = arguments_of(dict(arguments))
         object.__setattr__(self, "name", name or "")  # some servers send null
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "id", id)
