@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("truthiness for None after the response", "H6", "steps", "if value is not None:\n            if not isinstance(value, str):\n                raise wrong_return(hook, \"after_response\"",
+    Fault("truthiness for None after the response", "H6", "answering", "if value is not None:\n            if not isinstance(value, str):\n                raise wrong_return(hook, \"after_response\"",
           "if value:\n            if not isinstance(value, str):\n                raise wrong_return(hook, \"after_response\"", "test_hooks.py"),
     Fault("truthiness for None in on_error", "H7", "steps", "if value is None:\n            continue", "if not value:\n            continue", "test_on_error.py"),
     Fault("truthiness for None in before_prompt", "H1", "turn", "if value is not None:\n            if not isinstance(value, str):", "if value:\n            if not isinstance(value, str):", "test_hooks.py"),
@@ -56,7 +56,7 @@ FAULTS = [
     Fault("tools of a reply that was cut off run", "T8", "turn", "if reply.finish_reason in CUT_OFF:", "if False:", "test_tool_history.py"),
     Fault("arguments are an alias", "H9", "tool_calls", 'return cast("dict[str, Any]", fresh(self._args))\n\n    def replace', 'return cast("dict[str, Any]", self._args)\n\n    def replace', "test_tools.py test_tool_hooks.py test_tool_schema.py"),
     Fault("ids stay doubled", "T7", "chat", 'if not id or id in seen:', "if not id:", "test_tool_history.py"),
-    Fault("a turn too many", "L1", "steps", "step.turns_taken >= limits.turns", "step.turns_taken > limits.turns", "test_limits.py"),
+    Fault("a turn too many", "L1", "answering", "step.turns_taken >= limits.turns", "step.turns_taken > limits.turns", "test_limits.py"),
     Fault("a failed attempt is not counted", "L4", "limits", "            meter.requests += 1\n", "            pass\n", "test_usage.py test_limits.py"),
     Fault("the tools of a reply are admitted one by one", "L1", "admission", "self._step.meter.reserve_tools(len(self._expected))", "self._step.meter.reserve_tools(1)", "test_limits.py"),
     Fault("a run shares its caller's context variables", "M8", "runs", "return await RunIn(copy_context(), _execute(run, target, input, history))", "return await _execute(run, target, input, history)", "test_variables.py"),
@@ -74,7 +74,7 @@ FAULTS = [
     Fault("no blank line between turns", "S6", "append_only", "return text if first else BREAK + text", "return text", "test_append_only.py test_oracle.py"),
     Fault("who holds is logged for each run", "S6", "holds", "app.told_of_holds = True", "pass", "test_append_only.py"),
     Fault("hooks of an agent that owns its step fire", "H8", "agent", "_hooks(agent, self.name) if run is None else dict.fromkeys(HOOKS, ())", "_hooks(agent, self.name)", "test_owned_steps.py"),
-    Fault("ctx.chat of an owned step is no turn", "H8", "steps", "            await _begin_turn(step)\n            step.next_turn()", "            pass", "test_owned_steps.py"),
+    Fault("ctx.chat of an owned step is no turn", "H8", "delegation", "            await begin_turn(step)\n            step.next_turn()", "            pass", "test_owned_steps.py"),
     Fault("bundles are stopped in the order of their start", "M12", "lifespan", "self._started.pop()", "self._started.pop(0)", "test_lifespan.py"),
     Fault("a bundle is started twice at once", "M12", "lifespan", "while (other := self._other_start(bundle)) is not None:", "while (other := None) is not None:", "test_lifespan.py"),
     Fault("a layer's own model wins over an override", "override", "chat", "model = call.model if override is None or override.model is None else override.model", "model = call.model or override.model", "test_override.py"),

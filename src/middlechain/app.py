@@ -16,6 +16,7 @@ from middlechain.agent import Agent, Plan, plan_of
 from middlechain.bus import Bus, Observer
 from middlechain.chat import ChatCall, ChatReply, Model
 from middlechain.checks import check, known_names
+from middlechain.delegation import Delegation
 from middlechain.errors import ConfigurationError, ContractError
 from middlechain.explanation import Chain, explain
 from middlechain.guards import Guardrails, read_guardrails
@@ -28,8 +29,8 @@ from middlechain.records import Run, Tell
 from middlechain.registry import check_model
 from middlechain.results import AgentCall, Result, RunCall
 from middlechain.runs import execute
-from middlechain.steps import Delegation, agent_for, object_of
 from middlechain.streams import Listener, Stream
+from middlechain.targets import agent_for, object_of
 from middlechain.tool_calls import ToolCall
 from middlechain.tools import ToolOutput, tools_of
 

@@ -11,7 +11,7 @@ from middlechain.chain import name_of
 from middlechain.errors import ConfigurationError
 from middlechain.layers import Stack
 from middlechain.registry import check_named
-from middlechain.steps import agent_for, object_of
+from middlechain.targets import agent_for, object_of
 
 if TYPE_CHECKING:
     from middlechain.app import App

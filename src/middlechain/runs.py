@@ -14,9 +14,11 @@ from middlechain.events import LimitReached, Origin, RunFinished, RunStarted
 from middlechain.holds import Moment, holds_of_run
 from middlechain.limits import exceeded
 from middlechain.messages import Input, Message
+from middlechain.outcomes import complete, stopped
 from middlechain.records import Run, Step, step_of
 from middlechain.results import Result, RunCall, attach
-from middlechain.steps import complete, plan_for, run_step, step_for, stopped
+from middlechain.steps import run_step
+from middlechain.targets import plan_for, step_for
 from middlechain.turn import chain_of
 from middlechain.variables import RunIn
 

@@ -1,0 +1,161 @@
+"""Answering: the inside of a step, which the agent layers wrap: turns until there is an answer, and its hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from middlechain.chain import name_of, settle
+from middlechain.chat import ChatReply
+from middlechain.errors import ConfigurationError, GuardrailDenied, LimitExceeded, NothingReturned, WrongReturn
+from middlechain.events import LimitReached
+from middlechain.holds import Moment
+from middlechain.judging import Block, judge_input, note_denial
+from middlechain.limits import Limits, exceeded
+from middlechain.messages import Assistant, Input, User, user_message
+from middlechain.outcomes import blocked_input, blocked_output, complete, result_of, stopped
+from middlechain.records import Step, step_of
+from middlechain.results import AgentCall, Result
+from middlechain.turn import ask, check_mark, run_tools, wrong_return
+
+__all__ = ["answer", "as_judged", "begin_turn", "reached"]
+
+
+async def answer(call: AgentCall) -> Result:
+    """The endpoint of the agent layers: the input's hooks, turns until there is an answer, the answer's hooks."""
+    step = step_of(call.ctx)
+    step.restart(call.input)
+    try:
+        result = await _answer(step, call.input)
+    except GuardrailDenied as denial:
+        note_denial(step, denial)
+        raise
+    if step.edge is None or (step.guards is not None and step.guards.output):  # what was changed is not judged yet
+        return result
+    return await step.edge.finish(result, Moment.ANSWERED)
+
+
+async def _answer(step: Step, input: Input) -> Result:
+    await _before_run(step, input)
+    guards = step.guards
+    if guards is not None and guards.input and step.exchange[0].content != step.judged:
+        block = await judge_input(step, guards)
+        if block is not None:
+            return blocked_input(step, block)
+    try:
+        result = await (_take_turns(step) if step.plan.own_run is None else _run_own(step, as_judged(step, input)))
+    except LimitExceeded as error:
+        if not error.stops:
+            raise
+        result = stopped(step)
+    return await _after_run(step, result)
+
+
+async def _before_run(step: Step, input: Input) -> None:
+    for hook in step.plan.hooks["before_run"]:
+        value = await settle(hook(input, step.ctx))
+        if value is not None:
+            try:
+                step.exchange[0] = user_message(value)
+            except ConfigurationError:
+                raise wrong_return(hook, "before_run", value, "a str, a list of parts or a User") from None
+            input = value
+
+
+async def _run_own(step: Step, input: Input) -> Result:
+    """The answer of an agent that owns its step."""
+    own_run = cast("Callable[..., Any]", step.plan.own_run)
+    value = await settle(own_run(input, step.ctx))
+    if isinstance(value, str):
+        return result_of(step, Assistant(value, finish_reason="stop"))
+    if isinstance(value, Result):
+        return complete(step, value)
+    if value is None:
+        raise NothingReturned(f"{name_of(own_run)} returned None; return the answer, a str or a Result")
+    raise WrongReturn(
+        f"{name_of(own_run)} returned a value of type {type(value).__name__} ({value!r:.60}); "
+        "return the answer, a str (such as reply.text) or a Result"
+    )
+
+
+async def _take_turns(step: Step) -> Result:
+    while True:
+        if step.run.stop_reason is not None:
+            return stopped(step, "stop")
+        await begin_turn(step)
+        reply, offer = await ask(step)
+        if isinstance(reply, Block):
+            return blocked_output(step, reply)
+        step.reply = reply
+        if not reply.tool_calls:
+            return await _answered(step, reply)
+        if step.run.stop_reason is not None:
+            return stopped(step, "stop")
+        await _check_turns(step)
+        await run_tools(step, reply, offer)
+
+
+async def begin_turn(step: Step) -> None:
+    """Count a turn.
+
+    Raises:
+        LimitExceeded: when no further one is allowed.
+    """
+    await _check_turns(step)
+    step.turns_taken += 1
+    step.reply = None
+
+
+async def _check_turns(step: Step) -> None:
+    limits = _turn_limits(step)
+    if limits is not None:
+        raise await reached(step, limits, "turns", limits.turns or 0)
+
+
+def _turn_limits(step: Step) -> Limits | None:
+    """The limits that do not allow a further turn: the agent's own, those given to the run, or else the app's."""
+    own, run = step.plan.limits, step.run
+    for limits in (own, run.limits if own is None or run.own_limits else None):
+        if limits is not None and limits.turns is not None and step.turns_taken >= limits.turns:
+            return limits
+    return None
+
+
+async def _answered(step: Step, reply: ChatReply) -> Result:
+    text = reply.text
+    for hook in step.plan.hooks["after_response"]:
+        value = await settle(hook(text, step.ctx))
+        if value is not None:
+            if not isinstance(value, str):
+                raise wrong_return(hook, "after_response", value, "a str")
+            check_mark(hook, "after_response", value, text)
+            text = value
+    return result_of(step, Assistant(text, (), reply.reasoning, reply.finish_reason))
+
+
+async def _after_run(step: Step, result: Result) -> Result:
+    for hook in step.plan.hooks["after_run"]:
+        value = await settle(hook(result, step.ctx))
+        if value is not None:
+            check_mark(hook, "after_run", value, result)
+            if isinstance(value, Result):
+                result = complete(step, value)
+            elif isinstance(value, str):
+                result = result.replace(text=value)
+            else:
+                raise wrong_return(hook, "after_run", value, "a Result or a str")
+    return result
+
+
+def as_judged(step: Step, input: Input) -> Input:
+    """The input as the guards left it; a text stays a text."""
+    message = cast("User", step.exchange[0])
+    if message.content == user_message(input).content:
+        return input
+    return message if isinstance(input, User) else message.content
+
+
+async def reached(step: Step, limits: Limits, limit: str, value: float) -> LimitExceeded:
+    """The error for a limit that does not allow more, of which observers are told."""
+    await step.emit(LimitReached, limit, value)
+    return exceeded(limits, limit, value)
