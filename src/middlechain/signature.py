@@ -120,7 +120,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         definitions[field] = (hint, Field(default, alias=parameter.name, **about))
     try:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **definitions)
-        schema = _tidy(model.model_json_schema(schema_generator=_schema_generator()))
+        schema = tidy(model.model_json_schema(schema_generator=schema_generator()))
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ConfigurationError(
             f"no JSON schema can be made of the parameters of {name!r}: {error}; annotate them with types that have one"
@@ -129,7 +129,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
 
 
 @cache
-def _schema_generator() -> Any:
+def schema_generator() -> Any:
     """Pydantic's, without warnings of a default that has no JSON form: the model need not know it."""
     from pydantic.json_schema import GenerateJsonSchema
 
@@ -183,19 +183,19 @@ def _is_context(hint: Any) -> bool:
     return any(_is_context(option) for option in get_args(hint) if option is Context or get_origin(option) is Context)
 
 
-def _tidy(schema: Any) -> Any:
+def tidy(schema: Any) -> Any:
     """The schema without the titles that pydantic derives from names."""
     if isinstance(schema, list):
-        return [_tidy(item) for item in schema]
+        return [tidy(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    tidy = {}
+    without = {}
     for key, value in schema.items():
         if key == "properties":
-            tidy[key] = {name: _tidy(item) for name, item in value.items()}
+            without[key] = {name: tidy(item) for name, item in value.items()}
         elif key != "title" or not isinstance(value, str):
-            tidy[key] = value if key in {"default", "enum", "const", "examples"} else _tidy(value)
-    return tidy
+            without[key] = value if key in {"default", "enum", "const", "examples"} else tidy(value)
+    return without
 
 
 _SECTION = re.compile(r"^(Args|Arguments|Parameters):\s*$")
