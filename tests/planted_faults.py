@@ -59,7 +59,7 @@ FAULTS = [
     Fault("a turn too many", "L1", "answering", "step.turns_taken >= limits.turns", "step.turns_taken > limits.turns", "test_limits.py"),
     Fault("a failed attempt is not counted", "L4", "limits", "            meter.requests += 1\n", "            pass\n", "test_usage.py test_limits.py"),
     Fault("the tools of a reply are admitted one by one", "L1", "admission", "self._step.meter.reserve_tools(len(self._expected))", "self._step.meter.reserve_tools(1)", "test_limits.py"),
-    Fault("a run shares its caller's context variables", "M8", "runs", "return await RunIn(copy_context(), _execute(run, target, input, history))", "return await _execute(run, target, input, history)", "test_variables.py"),
+    Fault("a run shares its caller's context variables", "M8", "runs", "return await RunIn(copy_context(), _execute(run, target, input, history, resumed))", "return await _execute(run, target, input, history, resumed)", "test_variables.py"),
     Fault("an observer can harm a run", "S9", "bus", "except Exception:  # noqa: BLE001 - an observer", "except ZeroDivisionError:  # noqa: BLE001 - an observer", "test_streams.py test_events.py"),
     Fault("a stream runs far ahead of its reader", "S3", "streams", "AHEAD = 8", "AHEAD = 80", "test_stream_flow.py"),
     Fault("on_error takes cancellation for an error", "H7", "steps", "except Exception as error:  # noqa: BLE001 - on_error gets", "except BaseException as error:  # noqa: BLE001 - on_error gets", "test_on_error.py test_tool_cancellation.py"),

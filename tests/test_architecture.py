@@ -15,12 +15,13 @@ import middlechain
 SOURCE = Path(middlechain.__file__).parent
 # The page, top to bottom. A room may import those below it.
 PAGE = """
-    app streams checks explanation runs delegation steps answering outcomes turn targets watch append_only edge
-    agent holds layers judging results guards chat registry execution tool_calls admission override tools values
-    signature records context bus variables background limits lifespan events chain messages parts errors
+    app conversation streams options checks explanation runs delegation flows steps answering resuming turn outcomes
+    targets watch append_only edge agent holds layers judging pauses results guards structured chat registry
+    execution approval nested tool_calls admission override tools values signature records context bus variables
+    background limits lifespan events chain messages parts errors
 """.split()  # noqa: SIM905 - a page
 # These may import the page; the page never imports them.
-OFF_THE_CORRIDOR = ("guardrails", "packs", "models", "cli", "testing", "helpdesk")
+OFF_THE_CORRIDOR = ("guardrails", "packs", "models", "cli", "sessions", "testing", "helpdesk")
 FILES = sorted(
     path for path in SOURCE.rglob("*.py") if path.name != "__main__.py" and path.parent.name != "__pycache__"
 )

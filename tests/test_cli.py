@@ -880,8 +880,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def event(kind: Any, *payload: Any, turn: int = 1, parent: str | None = None) -> Any:
-    return kind(*payload, origin=Origin("r", "a", "r/1", parent, turn))
+def event(kind: Any, *payload: Any, turn: int = 1, answering: bool = True) -> Any:
+    return kind(*payload, origin=Origin("r", "a", "r/1", None, turn, answering))
 
 
 def shown(*events: Any, result: str, out: io.StringIO | None = None) -> tuple[str, str]:
@@ -947,7 +947,7 @@ def test_a_tool_that_starts_ends_the_line_so_that_what_it_prints_has_one_of_its_
 
 
 def test_text_of_inner_steps_is_not_the_answers() -> None:
-    assert shown(event(TextDelta, "x", parent="r/0"), event(TextDelta, "hi"), result="hi") == ("hi\n", "")
+    assert shown(event(TextDelta, "x", answering=False), event(TextDelta, "hi"), result="hi") == ("hi\n", "")
 
 
 def test_an_answer_without_events_is_written_at_the_end() -> None:

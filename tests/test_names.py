@@ -267,27 +267,7 @@ async def test_an_option_of_the_wrong_kind_is_refused_with_the_fix_before_anythi
     assert scripted.calls == []
 
 
-# Later features
-
-
-LATER: list[tuple[str, Any]] = [
-    *((name, lambda name=name, cls=cls: cls(**{name: {}})) for name, cls in [("output", Agent), ("handoffs", Agent)]),
-    *((name, lambda name=name: type("Sub", (Agent,), {name: []})) for name in ("output", "handoffs")),
-    ("approve", lambda: tool(approve=True)(keep)),  # type: ignore[call-overload]
-]
-
-
-@pytest.mark.parametrize("row", LATER, ids=lambda row: row[0])
-def test_what_comes_in_a_later_version_is_refused_by_name(row: tuple[str, Any]) -> None:
-    name, use = row
-    with pytest.raises(ConfigurationError, match=rf"{name}=.* not in this version yet.*later; leave it out"):
-        use()
-
-
-@pytest.mark.parametrize("name", ["conversation"])
-def test_methods_of_a_later_app_are_refused_by_name(name: str) -> None:
-    with pytest.raises(AttributeError, match=f"'?{name}'?"):
-        getattr(App(), name)
+# Ways to run that an agent does not have
 
 
 @pytest.mark.parametrize(

@@ -555,17 +555,6 @@ async def test_section_1_an_agent_class_is_made_once_in_a_run(go: Go) -> None:
         await go(App(), Needy, "hi")
 
 
-def test_defaults_of_what_comes_later_may_be_written_out() -> None:
-    defaults: dict[str, Any] = {"guardrails": None}
-    assert App(**defaults).run_sync(Agent(model=ScriptedModel(["x"])), "hi", **defaults, on_text=None).text == "x"
-    later: dict[str, Any] = {"approve": False}
-    assert tool(**later)(_remember).name == "_remember"
-    with pytest.raises(AttributeError, match=r"app.conversation is not in this version yet: conversations come later"):
-        App().conversation  # type: ignore[attr-defined]  # noqa: B018
-    with pytest.raises(AttributeError, match="no attribute 'gaurd'"):
-        App().gaurd  # type: ignore[attr-defined]  # noqa: B018
-
-
 def test_a_hook_class_in_place_of_an_object_is_refused() -> None:
     class Watching:
         def on_event(self, event: Any) -> None: ...

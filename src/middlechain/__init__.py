@@ -10,6 +10,7 @@ from middlechain.app import App, run
 from middlechain.chain import Next, observes, repeats
 from middlechain.chat import ChatCall, ChatReply, Model, Settings
 from middlechain.context import Context
+from middlechain.conversation import Conversation
 from middlechain.errors import (
     BadRequest,
     ConfigurationError,
@@ -49,6 +50,7 @@ from middlechain.events import (
     ToolStarted,
 )
 from middlechain.explanation import Chain
+from middlechain.flows import Flow, answered, called_tool, loop, parallel, sequence
 from middlechain.guards import Allow, Deny, Enforced, Guardrails, Rewrite, Validation, guardrail
 from middlechain.layers import Layers
 from middlechain.limits import Limits, Usage
@@ -91,12 +93,14 @@ __all__ = [
     "ConfigurationError",
     "Context",
     "ContractError",
+    "Conversation",
     "CustomEvent",
     "Deny",
     "Enforced",
     "Event",
     "FatalToolError",
     "File",
+    "Flow",
     "GuardrailDenied",
     "GuardrailFired",
     "Guardrails",
@@ -149,10 +153,15 @@ __all__ = [
     "User",
     "Validation",
     "WrongReturn",
+    "answered",
+    "called_tool",
     "guardrail",
+    "loop",
     "observes",
+    "parallel",
     "repeats",
     "run",
+    "sequence",
     "tool",
 ]
 

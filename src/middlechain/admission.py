@@ -16,7 +16,7 @@ class Admission:
     give their place back.
     """
 
-    __slots__ = ("_expected", "_places", "_refusal", "_settled", "_step")
+    __slots__ = ("_expected", "_places", "_refusal", "_settled", "_step", "transfer")
 
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -24,6 +24,7 @@ class Admission:
         self._settled: tuple[object, ...] = ()
         self._places: list[object] | None = None  # given and not used yet
         self._refusal: LimitExceeded | None = None
+        self.transfer: object | None = None  # the ticket of the one call that may hand the conversation over
 
     def expect(self, ticket: object) -> None:
         """One more call of the reply that will run unless a layer answers it."""

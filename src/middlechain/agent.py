@@ -6,7 +6,7 @@ An agent is data and hooks, or a `run` of its own. It starts nothing itself: `ap
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -21,13 +21,15 @@ from middlechain.guards import NO_GUARDRAILS, Guardrails, read_guardrails
 from middlechain.layers import read_layers
 from middlechain.limits import Limits
 from middlechain.messages import Input, Part, User
+from middlechain.nested import agent_tool
 from middlechain.records import this_step
 from middlechain.registry import check_model
 from middlechain.results import Result
+from middlechain.structured import structure_of
 from middlechain.tool_calls import ToolCall, ToolResult
 from middlechain.tools import Tool, ToolOutput, tools_of
 
-__all__ = ["Agent", "AgentHooks", "Plan", "plan_of"]
+__all__ = ["Agent", "AgentHooks", "Plan", "name_of_agent", "plan_of"]
 
 Prompt: TypeAlias = str | Awaitable[str]
 
@@ -88,15 +90,41 @@ class AgentOptions(TypedDict, total=False):
     description: str
     middleware: Iterable[object]
     guardrails: Guardrails | Mapping[str, Iterable[object]] | None
+    handoffs: Iterable[Agent | type[Agent] | str]
+    output: Any
+    output_retries: int
 
 
 _OPTIONS = tuple(AgentOptions.__annotations__)
-_LATER = {"output": "structured answers", "handoffs": "handoffs"}
 _CALLERS = {
     "run": "await app.run(agent, ...)",
     "run_sync": "app.run_sync(agent, ...)",
     "stream": "app.stream(agent, ...)",
 }
+
+
+class _AsTool:
+    """`as_tool` of an agent, and of an agent class, which gives one object of it for each run."""
+
+    def __get__(self, agent: Agent | None, cls: type[Agent]) -> _ToolOf:
+        return _ToolOf(cls if agent is None else agent)
+
+
+class _ToolOf:
+    def __init__(self, agent: Agent | type[Agent]) -> None:
+        self._agent = agent
+
+    def __call__(self, name: str | None = None, description: str | None = None) -> Tool:
+        """A tool that asks this agent: one argument, `input`, a history of its own, and its answer's text back.
+
+        Args:
+            name: default: the agent's name, with `_` for what no tool's name may have.
+            description: default: the agent's own.
+
+        Raises:
+            ConfigurationError: for a name that no server takes.
+        """
+        return agent_tool(self._agent, name_of_agent(self._agent), name, description)
 
 
 class Agent(AgentHooks):
@@ -116,10 +144,16 @@ class Agent(AgentHooks):
         description: what others are told of it.
         middleware: layers around this agent's calls, inside those of the app: bundles, or `Layers(chat=...)`.
         guardrails: guards of this agent's steps, after those of the app: `{"input": [...], "output": [...]}`.
+        handoffs: agents that the model may hand the conversation over to, by `transfer_to_<name>`: agents, agent
+            classes, or names of agents of the app.
+        output: type of the answer, anything that pydantic has a JSON schema for; default: text. The model is sent the
+            schema, and `Result.output` is the answer as that type.
+        output_retries: how often an answer that does not fit the type goes back to the model; default 2.
 
     Raises:
-        ConfigurationError: for an unknown keyword, a method named like a hook that is none, two tools of one name, an
-            unknown model prefix, or a file of instructions that cannot be read.
+        ConfigurationError: for an unknown keyword, a method named like a hook that is none, two tools or two handoffs
+            of one name, an unknown model prefix, an output type without a JSON schema, or a file of instructions that
+            cannot be read.
     """
 
     name: str = ""
@@ -138,6 +172,10 @@ class Agent(AgentHooks):
     description: str = ""
     middleware: Iterable[object] = ()
     guardrails: Guardrails | Mapping[str, Iterable[object]] | None = None
+    handoffs: Iterable[Agent | type[Agent] | str] = ()
+    output: Any = None
+    output_retries: int = 2
+    as_tool = _AsTool()
     pack_guards: Guardrails = NO_GUARDRAILS  # of an agent that was loaded from a pack; they come before the app's
 
     def __init__(self, **options: Unpack[AgentOptions]) -> None:
@@ -149,15 +187,13 @@ class Agent(AgentHooks):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in _LATER.keys() & vars(cls).keys():
-            _check_option(name, cls)
         _check_hook_names(cls, cls.__name__)
         tools_of(cls.tools, cls.__name__) if isinstance(cls.tools, list | tuple | Tool) else None
         check_model(cls.model, cls.__name__) if not hasattr(cls.model, "__get__") else None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if (
-            name in {"tools", "hooks", "middleware"}
+            name in {"tools", "hooks", "middleware", "handoffs"}
             and isinstance(value, Iterable)
             and not isinstance(value, str | Mapping)
         ):
@@ -191,10 +227,6 @@ class Agent(AgentHooks):
 def _check_option(name: str, cls: type) -> None:
     if name in _OPTIONS:
         return
-    if name in _LATER:
-        raise ConfigurationError(
-            f"{cls.__name__}: {name}= is not in this version yet: {_LATER[name]} come later; leave it out"
-        )
     if name in HOOKS:
         raise ConfigurationError(
             f"{cls.__name__}: a hook is not a keyword; write hooks=[{{{name!r}: function}}], or a method"
@@ -216,6 +248,11 @@ def _check_hook_names(source: object, owner: str, but: str = "") -> None:
             )
 
 
+def name_of_agent(agent: Agent | type[Agent]) -> str:
+    """Its name, which by default is that of the class."""
+    return agent.name or (agent if isinstance(agent, type) else type(agent)).__name__
+
+
 class Plan:
     """What the runtime works by: an agent's options, checked and looked up once."""
 
@@ -223,14 +260,18 @@ class Plan:
         "__weakref__",
         "agent",
         "by_name",
+        "conduct",
         "found",
         "guards",
+        "handoffs",
         "hooks",
         "instructions",
         "key",
         "limits",
         "model",
         "name",
+        "output",
+        "output_retries",
         "own_run",
         "pack_guards",
         "settings",
@@ -240,7 +281,7 @@ class Plan:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.key: type[Agent] | None = None  # the class, for an instance that belongs to one run
-        self.name = agent.name or type(agent).__name__
+        self.name = name_of_agent(agent)
         self.model = agent.model
         self.settings = agent.settings
         self.limits = agent.limits
@@ -259,6 +300,18 @@ class Plan:
         self.hooks: Mapping[str, tuple[Callable[..., Any], ...]] = (
             _hooks(agent, self.name) if run is None else dict.fromkeys(HOOKS, ())
         )
+        self.conduct: Callable[..., Coroutine[Any, Any, Result]] | None = getattr(agent, "_conduct", None)  # of a flow
+        self.handoffs = _handoffs(agent.handoffs, self.name)
+        self.output = structure_of(agent.output, self.name)
+        self.output_retries = agent.output_retries
+        if type(self.output_retries) is not int or self.output_retries < 0:
+            raise ConfigurationError(
+                f"the output_retries of {self.name} are {self.output_retries!r:.60}; give a whole number from 0 up"
+            )
+        if self.output is not None:
+            self.settings = self.output.settings(self.settings)
+            if isinstance(self.instructions, str):
+                self.instructions = self.output.instructions(self.instructions)
         self.found = read_layers(agent.middleware, {}, None, f"Agent({self.name!r}, middleware=)")
         self.guards = read_guardrails(agent.guardrails, f"Agent({self.name!r})")
         self.pack_guards = agent.pack_guards
@@ -272,7 +325,9 @@ class Plan:
             raise ConfigurationError(
                 f"the instructions {name_of(self.instructions)!r} of {self.name} gave {prompt!r:.60}; return a str"
             )
-        return prompt
+        if self.output is None or isinstance(self.instructions, str):
+            return prompt
+        return self.output.instructions(prompt)
 
 
 def plan_of(agent: Agent) -> Plan:
@@ -281,6 +336,25 @@ def plan_of(agent: Agent) -> Plan:
     if plan is None or plan.agent is not agent:  # a copy of an agent brings the other's plan along
         plan = vars(agent)["_plan"] = Plan(agent)
     return plan
+
+
+def _handoffs(given: object, owner: str) -> tuple[Agent | type[Agent] | str, ...]:
+    if isinstance(given, str | type | Agent) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"the handoffs of {owner} are {given!r:.80}; give a list: handoffs=[agent]")
+    targets = tuple(given)
+    names: set[str] = set()
+    for target in targets:
+        if not isinstance(target, str | Agent) and not (isinstance(target, type) and issubclass(target, Agent)):
+            raise ConfigurationError(
+                f"the handoffs of {owner} have {target!r:.80}; give agents, agent classes, or names of the app's"
+            )
+        name = target if isinstance(target, str) else name_of_agent(target)
+        if name in names:
+            raise ConfigurationError(
+                f"{owner} has two handoffs to agents named {name!r}; rename one with Agent(name=...)"
+            )
+        names.add(name)
+    return targets
 
 
 def _instructions(given: object, owner: str) -> str | Callable[[Context[Any]], Any]:

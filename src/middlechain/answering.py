@@ -13,9 +13,21 @@ from middlechain.holds import Moment
 from middlechain.judging import Block, judge_input, note_denial
 from middlechain.limits import Limits, exceeded
 from middlechain.messages import Assistant, Input, User, user_message
-from middlechain.outcomes import blocked_input, blocked_output, complete, result_of, stopped
+from middlechain.outcomes import (
+    blocked_input,
+    blocked_output,
+    complete,
+    of_run,
+    pending,
+    result_of,
+    stopped,
+    structured,
+    unfit,
+)
 from middlechain.records import Step, step_of
 from middlechain.results import AgentCall, Result
+from middlechain.resuming import go_on
+from middlechain.structured import Structure, Unfit
 from middlechain.turn import ask, check_mark, run_tools, wrong_return
 
 __all__ = ["answer", "as_judged", "begin_turn", "reached"]
@@ -36,9 +48,10 @@ async def answer(call: AgentCall) -> Result:
 
 
 async def _answer(step: Step, input: Input) -> Result:
-    await _before_run(step, input)
+    if step.pause is None:
+        await _before_run(step, input)
     guards = step.guards
-    if guards is not None and guards.input and step.exchange[0].content != step.judged:
+    if guards is not None and guards.input and step.pause is None and step.exchange[0].content != step.judged:
         block = await judge_input(step, guards)
         if block is not None:
             return blocked_input(step, block)
@@ -48,7 +61,10 @@ async def _answer(step: Step, input: Input) -> Result:
         if not error.stops:
             raise
         result = stopped(step)
-    return await _after_run(step, result)
+        step.run.spent = step.run.spent or of_run(step, error)
+    if result.pause is not None or step.transfer is not None:
+        return result  # the step goes on later, or another one in its place
+    return await _after_run(step, structured(step, result))
 
 
 async def _before_run(step: Step, input: Input) -> None:
@@ -56,7 +72,7 @@ async def _before_run(step: Step, input: Input) -> None:
         value = await settle(hook(input, step.ctx))
         if value is not None:
             try:
-                step.exchange[0] = user_message(value)
+                step.exchange[0] = step.message_of(value)
             except ConfigurationError:
                 raise wrong_return(hook, "before_run", value, "a str, a list of parts or a User") from None
             input = value
@@ -79,6 +95,13 @@ async def _run_own(step: Step, input: Input) -> Result:
 
 
 async def _take_turns(step: Step) -> Result:
+    if step.pause is not None:
+        block = await go_on(step)
+        if block is not None:
+            return blocked_output(step, block)
+        ended = await _after_tools(step)
+        if ended is not None:
+            return ended
     while True:
         if step.run.stop_reason is not None:
             return stopped(step, "stop")
@@ -88,11 +111,50 @@ async def _take_turns(step: Step) -> Result:
             return blocked_output(step, reply)
         step.reply = reply
         if not reply.tool_calls:
+            if step.plan.output is not None and await _goes_back(step, reply):
+                continue
             return await _answered(step, reply)
         if step.run.stop_reason is not None:
             return stopped(step, "stop")
         await _check_turns(step)
         await run_tools(step, reply, offer)
+        if step.waiting or step.transfer is not None or step.loop is not None or step.run.keep is not None:
+            ended = await _after_tools(step)
+            if ended is not None:
+                return ended
+
+
+async def _after_tools(step: Step) -> Result | None:
+    """What the step ends with when its tools have run, if it ends."""
+    if step.run.keep is not None:
+        await step.run.keep()
+    if step.waiting:
+        return pending(step)
+    if step.transfer is not None:
+        return result_of(step)
+    return stopped(step, "fails") if step.loop is not None and step.loop.has_failed else None
+
+
+async def _goes_back(step: Step, reply: ChatReply) -> bool:
+    """Whether the answer goes back to the model, since it is not of the agent's output type.
+
+    Raises:
+        OutputError: when it has gone back often enough.
+    """
+    output = cast("Structure", step.plan.output)
+    try:
+        output.parse(reply.text)
+    except Unfit as error:
+        if step.repaired >= step.plan.output_retries:
+            raise unfit(step, error) from error
+        step.repaired += 1
+        step.repairs = (*step.repairs, Assistant(reply.text), User(output.repair(error)))
+        if step.edge is not None:
+            await step.edge.retract(step.turn)
+        step.turn -= 1  # the next reply takes its place
+        step.reply = None
+        return True
+    return False
 
 
 async def begin_turn(step: Step) -> None:

@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, overload
 
 import anyio
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
-from middlechain.agent import Agent, Plan, plan_of
+from middlechain.agent import Agent, Plan, name_of_agent, plan_of
 from middlechain.bus import Bus, Observer
 from middlechain.chat import ChatCall, ChatReply, Model
-from middlechain.checks import check, known_names
+from middlechain.checks import check, known_names, known_tools
+from middlechain.conversation import Begin, Conversation
 from middlechain.delegation import Delegation
 from middlechain.errors import ConfigurationError, ContractError
 from middlechain.explanation import Chain, explain
@@ -23,7 +24,8 @@ from middlechain.guards import Guardrails, read_guardrails
 from middlechain.layers import KINDS, Found, LimitedTo, OneOrMore, Stack, Typed, read_layers
 from middlechain.lifespan import Lifespan
 from middlechain.limits import Limits
-from middlechain.messages import Input, Message, MessageBase, history_of
+from middlechain.messages import Input, MessageBase, history_of
+from middlechain.options import ExchangeOptions, RunOptions, SendOptions, StreamOptions, Target, refuse_unknown
 from middlechain.override import Override
 from middlechain.records import Run, Tell
 from middlechain.registry import check_model
@@ -32,51 +34,17 @@ from middlechain.runs import execute
 from middlechain.streams import Listener, Stream
 from middlechain.targets import agent_for, object_of
 from middlechain.tool_calls import ToolCall
-from middlechain.tools import ToolOutput, tools_of
+from middlechain.tools import ToolOutput
 
-__all__ = ["App", "RunOptions", "StreamOptions", "Target", "run"]
+if TYPE_CHECKING:
+    from middlechain.sessions import Sessions
+
+__all__ = ["App", "run"]
 
 RunLayer = TypeVar("RunLayer", bound=Typed[RunCall, Result])
 AgentLayer = TypeVar("AgentLayer", bound=Typed[AgentCall, Result])
 ChatLayer = TypeVar("ChatLayer", bound=Typed[ChatCall, ChatReply])
 ToolLayer = TypeVar("ToolLayer", bound=Typed[ToolCall, ToolOutput])
-Target: TypeAlias = Agent | type[Agent] | str
-
-
-class StreamOptions(TypedDict, total=False):
-    """The keywords of `run`, `run_sync` and `stream`.
-
-    history: what was said before: messages, or dicts in OpenAI's shape.
-    state: any object; it is `ctx.state` and `result.state`. Default: the free attributes of `ctx`.
-    data: what the run carries and the model must not see: `ctx.data`, read-only.
-    limits: what the run may spend; default: the app's.
-    use: layers of this run alone, innermost: bundles, or `Layers(chat=...)`.
-    run_id: default: made up.
-    guardrails: guards of this run alone, after all others: `{"input": [...], "output": [...]}`.
-    """
-
-    history: Sequence[MessageBase | Mapping[str, Any]]
-    state: Any
-    data: Mapping[str, Any] | None
-    limits: Limits | None
-    use: Iterable[object]
-    run_id: str | None
-    guardrails: Guardrails | Mapping[str, Iterable[object]] | None
-
-
-class RunOptions(StreamOptions, total=False):
-    """The keywords of `run` and `run_sync`: those of `stream`, and one.
-
-    on_text: called with each piece of the answer's text as it comes, sync or async. Pieces are never taken back, so
-        what may still change the text delays them (see `@observes`). What it raises ends the run.
-    """
-
-    on_text: Callable[[str], Any] | None
-
-
-_LATER = {
-    "conversation": "conversations",
-}
 _DELEGATION = Delegation()
 
 
@@ -106,7 +74,7 @@ class App:
         guardrails: Guardrails | Mapping[str, Iterable[object]] | None = None,
         **unknown: Never,
     ) -> None:
-        _refuse(unknown, "App()", ("name", "model", "agents", "limits", "guardrails"))
+        refuse_unknown(unknown, "App()", ("name", "model", "agents", "limits", "guardrails"))
         if not isinstance(name, str):
             raise ConfigurationError(f"the name of an app is {name!r:.80}; give a str, and agents as App(agents=[...])")
         check_model(model, f"the app {name!r}")
@@ -241,15 +209,18 @@ class App:
             ModelError: when the model fails.
             Exception: what layers and hooks raise, unchanged.
         """
+        history = history_of(options.get("history", ()))
+        return await self._listened(options, lambda run: execute(run, target, input, history))
+
+    async def _listened(self, options: SendOptions, begin: Begin) -> Result:
+        """Begin a run, and hand the text of its answer to `on_text=`, if that is given."""
         on_text = options.get("on_text")
         if on_text is None:
-            record, history = self._record(options)
-            return await execute(record, target, input, history)
+            return await begin(self._record(options))
         if not callable(on_text):
             raise ConfigurationError(f"on_text= is {on_text!r:.80}; give a callable that takes a str, such as print")
         listener = Listener(on_text)
-        record, history = self._record(options, tell=listener.tell)
-        return await listener.listen(execute(record, target, input, history))
+        return await listener.listen(begin(self._record(options, tell=listener.tell)))
 
     def run_sync(self, target: Target, input: Input, **options: Unpack[RunOptions]) -> Result:
         """`run` for code that is not async.
@@ -279,22 +250,51 @@ class App:
         Raises:
             ConfigurationError: for a keyword that it does not have.
         """
-        _refuse(options, "app.stream()", RunOptions.__annotations__)
+        history = history_of(options.get("history", ()))
+        return self._streamed(options, lambda run: execute(run, target, input, history), resets)
+
+    def _streamed(self, options: ExchangeOptions, begin: Begin, resets: bool) -> Stream:
+        """A stream of the run that `begin` begins."""
+        refuse_unknown(options, "stream()", RunOptions.__annotations__)
         if options.get("on_text") is not None:
             raise ConfigurationError(
-                "app.stream() has no on_text=; read stream.text(), or give it to app.run(..., on_text=...)"
+                "stream() has no on_text=; read stream.text(), or give it to app.run(..., on_text=...)"
             )
 
         async def start(stream: Stream) -> Result:
-            record, history = self._record(options, stream)
-            return await execute(record, target, input, history)
+            return await begin(self._record(options, stream))
 
         return Stream(start, resets)
 
-    def _record(
-        self, options: StreamOptions, stream: Stream | None = None, tell: Tell | None = None
-    ) -> tuple[Run, tuple[Message, ...]]:
-        _refuse(options, "app.run()", RunOptions.__annotations__)
+    def conversation(
+        self,
+        target: Target,
+        *,
+        history: Sequence[MessageBase | Mapping[str, Any]] = (),
+        sessions: Sessions | None = None,
+        id: str | None = None,
+        **options: Unpack[ExchangeOptions],
+    ) -> Conversation:
+        """A conversation: exchanges one after the other, in which what was said before is the history.
+
+        Args:
+            target: as in `run`.
+            history: what was said before; a store that has the conversation goes before it.
+            sessions: the store that keeps it, such as `SqliteSessions(path)`; default: this object alone.
+            id: what the store knows it by; default, without a store alone: made up.
+            options: of each of its runs; see `ExchangeOptions`.
+
+        Raises:
+            ConfigurationError: for something that is no target, or a store without an id.
+        """
+        refuse_unknown(options, "app.conversation()", ExchangeOptions.__annotations__)
+        if sessions is not None and not id:
+            raise ConfigurationError("app.conversation(sessions=) got no id; give what the store is to know it by")
+        said, known_as = history_of(history), id or os.urandom(8).hex()
+        return Conversation(self, self._listened, self._streamed, target, said, options, sessions, known_as)
+
+    def _record(self, options: ExchangeOptions, stream: Stream | None = None, tell: Tell | None = None) -> Run:
+        refuse_unknown(options, "app.run()", RunOptions.__annotations__)
         stack = self._stack
         use, guardrails = options.get("use"), options.get("guardrails")
         if use is not None or guardrails is not None:
@@ -304,7 +304,7 @@ class App:
         data = options.get("data")
         if data is not None and not isinstance(data, Mapping):
             raise ConfigurationError(f"data= is {data!r:.80}; give a mapping of names to values")
-        run = Run(
+        return Run(
             id=options.get("run_id") or os.urandom(8).hex(),
             app=self,
             bus=Bus(stack.observers, stream),
@@ -320,7 +320,6 @@ class App:
             append_only=tell is not None or (stream is not None and stream.append_only),
             tell=tell,
         )
-        return run, history_of(options.get("history", ()))
 
     def agent_named(self, name: str) -> Agent | type[Agent]:
         """The agent of that name among those given as `App(agents=)`.
@@ -333,10 +332,6 @@ class App:
             known = ", ".join(self.agents) or "none; give them with App(agents=[...])"
             raise ConfigurationError(f"the app {self.name!r} has no agent {name!r}; it has: {known}")
         return agent
-
-    def tool_names(self) -> set[str]:
-        """The names of the tools of `App(agents=)`."""
-        return {tool.name for name, agent in self.agents.items() for tool in tools_of(agent.tools, name)}
 
     def explain(self, target: Target) -> Chain:
         """What wraps what for an agent, outermost first: print it.
@@ -384,7 +379,7 @@ class App:
             yield
         finally:
             self._override = outer
-        override.check_names(self.tool_names())
+        override.check_names(known_tools(self, *self.agents.values()))
 
     def warn_of_unknown_names(self, stack: Stack, plan: Plan) -> None:
         """Warn once of each name in an `only=` that neither the target, nor an agent of the app, nor a tool bears."""
@@ -394,15 +389,6 @@ class App:
             if name not in self._warned:
                 self._warned.add(name)
                 warnings.warn(warning, stacklevel=2)
-
-    if not TYPE_CHECKING:  # or a type checker would take any attribute for one
-
-        def __getattr__(self, name: str) -> Any:
-            if name in _LATER:
-                raise AttributeError(
-                    f"app.{name} is not in this version yet: {_LATER[name]} come later", name=name, obj=self
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"App(name={self.name!r}, agents=[{', '.join(self.agents)}])"
@@ -425,18 +411,11 @@ def _by_name(agents: Iterable[Agent | type[Agent]]) -> dict[str, Agent | type[Ag
     for agent in agents:
         if not isinstance(agent, Agent) and not (isinstance(agent, type) and issubclass(agent, Agent)):
             raise ConfigurationError(f"App(agents=) got {agent!r:.80}; give agents or agent classes")
-        name = agent.name or (agent if isinstance(agent, type) else type(agent)).__name__
+        name = name_of_agent(agent)
         if name in named:
             raise ConfigurationError(f"App(agents=) has two agents named {name!r}; rename one with Agent(name=...)")
         named[name] = agent
     return named
-
-
-def _refuse(given: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
-    """Refuse keywords by name."""
-    for name in given:
-        if name not in known:
-            raise ConfigurationError(f"{where} has no keyword {name!r}; it has {', '.join(known)}")
 
 
 async def run(

@@ -15,7 +15,7 @@ from middlechain.errors import NextCalledAgain
 from middlechain.events import Delta, ReasoningDelta, TextDelta, TextReset
 from middlechain.holds import Hold, Moment, log_hold
 from middlechain.messages import Assistant, Message
-from middlechain.records import Step
+from middlechain.records import Step, Tell
 from middlechain.results import Result
 
 __all__ = ["AppendOnlyEdge", "Paragraphs"]
@@ -64,13 +64,16 @@ class _Said:
 class AppendOnlyEdge:
     """Sends text that nothing can change any more, and never takes it back."""
 
-    __slots__ = ("_holds", "_said", "_step", "_tell")
+    __slots__ = ("_holds", "_said", "_step")
 
     def __init__(self, step: Step, holds: tuple[Hold, ...]) -> None:
         self._step = step
         self._holds = holds
         self._said: dict[int, tuple[_Said, _Said]] = {}
-        self._tell = step.run.tell if step.parent is None else None
+
+    @property
+    def _tell(self) -> Tell | None:
+        return self._step.run.tell if self._step.answering else None
 
     def _of(self, turn: int) -> tuple[_Said, _Said]:
         return self._said.setdefault(turn, (_Said(), _Said()))
@@ -139,6 +142,9 @@ class AppendOnlyEdge:
         for turn in self._said:
             self.may_begin_again(turn, failure)
 
+    async def retract(self, turn: int) -> None:
+        """Nothing: an answer that may yet go back to the model is held."""
+
     async def replied(self, turn: int, reply: ChatReply) -> ChatReply:
         """Send what is not held beyond the chat layers, and return the reply with all that was sent of it."""
         said, pondered = self._of(turn)
@@ -153,18 +159,19 @@ class AppendOnlyEdge:
         """Send what is not held any longer, and return the result with all that was sent."""
         whole = self._with_all_that_was_sent(result)
         if self._until(tool_turn=False) <= moment:
-            answers = [message for message in whole.messages if isinstance(message, Assistant)]
+            answers = [message for message in whole.messages if isinstance(message, Assistant)][self._step.base :]
             for turn, answer in enumerate(answers, 1):
                 await self._send(turn, answer.text, answer.reasoning or "")
         return whole
 
     def _with_all_that_was_sent(self, result: Result) -> Result:
         messages: list[Message] = []
-        turn = 0
+        turn = -self._step.base
         for message in result.messages:
             if isinstance(message, Assistant):
                 turn += 1
-                message = self._whole(turn, message)  # noqa: PLW2901  # the same, with more
+                if turn > 0:
+                    message = self._whole(turn, message)  # noqa: PLW2901  # the same, with more
             messages.append(message)
         cut_off = [later for later in sorted(self._said) if later > turn and self.has_sent(later)]
         messages += [self._whole(later, Assistant("", finish_reason=result.finish_reason)) for later in cut_off]
@@ -186,7 +193,8 @@ class AppendOnlyEdge:
             await bus.emit(origin, ReasoningDelta, more_reasoning)
         if more:
             await bus.emit(origin, TextDelta, more)
-            waiting = None if self._tell is None else self._tell(turn, more)
+            tell = self._tell
+            waiting = None if tell is None else tell(turn, more)
             if waiting is not None:
                 await waiting
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from middlechain.agent import Agent, Plan, plan_of
+from middlechain.agent import Agent, Plan, name_of_agent, plan_of
 from middlechain.chain import name_of
 from middlechain.errors import ConfigurationError
+from middlechain.flows import Flow
 from middlechain.layers import Stack
 from middlechain.registry import check_named
-from middlechain.targets import agent_for, object_of
+from middlechain.targets import object_of, reached, refuse_cycles, tool_names, tools_with_transfers
 
 if TYPE_CHECKING:
     from middlechain.app import App
 
-__all__ = ["check", "known_names"]
+__all__ = ["check", "known_names", "known_tools"]
 
 _CHOICES = {None, "auto", "none", "required"}
 
@@ -40,21 +41,41 @@ def check(app: App, stack: Stack, targets: Sequence[object]) -> None:
 
 
 def _issues(app: App, stack: Stack, targets: Sequence[object]) -> Iterator[str]:
+    named: dict[str, object] = {}
     if not targets:
         yield "there is nothing to check: no agents; give them with App(agents=[...]), or name them: app.check(agent)"
     for target in targets:
         try:
-            agent = agent_for(app, target)
-            plan = plan_of(agent if isinstance(agent, Agent) else object_of(agent))
+            for agent in reached(app, target):
+                other = named.setdefault(name_of_agent(agent), agent)
+                if other is not agent and not isinstance(agent, Flow):
+                    yield (
+                        f"two agents that {_shown(target)} may reach are named {name_of_agent(agent)!r}; "
+                        "rename one with Agent(name=...)"
+                    )
+                yield from _of_agent(app, stack, agent)
+            refuse_cycles(app, target)
         except ConfigurationError as error:
             yield str(error)
-        else:
-            yield from _of_plan(app, stack, plan)
+
+
+def _of_agent(app: App, stack: Stack, agent: Agent | type[Agent]) -> Iterator[str]:
+    try:
+        plan = plan_of(agent if isinstance(agent, Agent) else object_of(agent))
+        tools_with_transfers(app, plan)
+    except ConfigurationError as error:
+        yield str(error)
+    else:
+        yield from _of_plan(app, stack, plan)
+
+
+def _shown(target: object) -> str:
+    return repr(target) if isinstance(target, str) else repr(name_of_agent(cast("Agent | type[Agent]", target)))
 
 
 def _of_plan(app: App, stack: Stack, plan: Plan) -> Iterator[str]:
     model = app.model if plan.model is None else plan.model
-    if model is None and plan.own_run is None:
+    if model is None and plan.own_run is None and plan.conduct is None:
         yield f"the agent {plan.name!r} has no model; give it one with Agent(model=...) or App(model=...)"
     if isinstance(model, str):
         try:
@@ -62,11 +83,14 @@ def _of_plan(app: App, stack: Stack, plan: Plan) -> Iterator[str]:
         except ConfigurationError as error:
             yield str(error)
     choice = plan.settings.tool_choice
-    if choice not in _CHOICES and choice not in plan.by_name:
+    tools = {tool.name for tool in tools_with_transfers(app, plan)[0]}
+    if choice not in _CHOICES and choice not in tools:
         yield (
             f"the settings of {plan.name!r} say tool_choice={choice!r}, and it has no such tool "
-            f"(it has: {', '.join(plan.by_name) or 'none'}); correct the name"
+            f"(it has: {', '.join(sorted(tools)) or 'none'}); correct the name"
         )
+    if plan.own_run is not None and plan.handoffs:
+        yield f"the handoffs= of {plan.name!r} are never offered, since {name_of(plan.own_run)} owns the step"
     if plan.own_run is not None and tuple(plan.agent.hooks):
         yield (
             f"the hooks= of {plan.name!r} never fire, since {name_of(plan.own_run)} owns the step; "
@@ -103,6 +127,12 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 
 
 def known_names(app: App, plan: Plan | None = None) -> set[str]:
-    """The names that agents and tools bear: those of the app, and of the agent that the plan is of."""
-    known = set(app.agents) | app.tool_names()
-    return known if plan is None else known | {plan.name, *plan.by_name}
+    """The names that agents and tools bear: those that are reached from the app's agents, and from the plan's."""
+    targets = (*app.agents.values(), *(() if plan is None else (plan.agent,)))
+    known = set(app.agents) | {name_of_agent(one) for one in reached(app, *targets)} | known_tools(app, *targets)
+    return known if plan is None else known | {*plan.by_name}
+
+
+def known_tools(app: App, *targets: object) -> set[str]:
+    """The names of the tools of all that is reached from the targets."""
+    return {name for one in reached(app, *targets) for name in tool_names(one)}

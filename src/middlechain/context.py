@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # names for editors and type checkers; at run time no import 
     from middlechain.agent import Agent
     from middlechain.app import App
     from middlechain.chat import ChatReply, Model
-    from middlechain.records import Step
+    from middlechain.records import Loop, Step
     from middlechain.results import Result
     from middlechain.tools import Tool, ToolOutput
 
@@ -123,9 +123,9 @@ class Context(Generic[StateT]):
         return cast("FilteringBoundLogger", self._log)
 
     @property
-    def loop(self) -> None:
-        """The nearest flow's loop; None outside of one."""
-        return None
+    def loop(self) -> Loop | None:
+        """How far the nearest `loop` has come (`iteration` from 1, `max_iterations`); None outside of one."""
+        return self._step.loop
 
     async def chat(
         self,

@@ -10,10 +10,11 @@ from middlechain.chat import ChatReply, Model, discard
 from middlechain.events import ModelFinished
 from middlechain.judging import Block
 from middlechain.messages import Input, Message, history_of, sendable, user_message
+from middlechain.pauses import Decisions, Pause, first_input
 from middlechain.records import Step
 from middlechain.results import Result
-from middlechain.steps import run_step
-from middlechain.targets import plan_for, step_for
+from middlechain.steps import run_through
+from middlechain.targets import plan_for, step_for, step_to_resume
 from middlechain.tools import Tool, ToolOutput, tools_of
 from middlechain.turn import call_tool, canned_reply, converse, judge_with
 
@@ -51,10 +52,13 @@ class Delegation:
         """One tool call that is not part of the step's own turns."""
         return await call_tool(step, name, args)
 
-    async def delegate(self, caller: Step, target: Any, input: Input) -> Result:
-        """A step nested in this one."""
-        plan = plan_for(caller.run, target)
-        if plan.found.starters:
-            await caller.run.app.lifespan.start(plan.found.starters)
-        step = step_for(caller.run, plan, caller=caller)
-        return await run_step(step, input, via="run", caller=caller)
+    async def delegate(
+        self, caller: Step, target: Any, input: Input, via: str = "run", resumed: tuple[Pause, Decisions] | None = None
+    ) -> Result:
+        """A step, or a flow, nested in this one; or one that goes on where it stopped."""
+        run = caller.run
+        if resumed is None:
+            return await run_through(step_for(run, plan_for(run, target), caller=caller), input, via)
+        pause, decisions = resumed
+        step = step_to_resume(run, target, pause, decisions, caller=caller)
+        return await run_through(step, first_input(pause), via)

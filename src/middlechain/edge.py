@@ -38,6 +38,10 @@ class Edge(Protocol):
         """Called before the step begins again: nothing that it has sent holds any more."""
         ...
 
+    async def retract(self, turn: int, /) -> None:
+        """Called when the reply of a turn is no answer: another one takes its place."""
+        ...
+
     async def replied(self, turn: int, reply: ChatReply, /) -> ChatReply:
         """Called with a turn's reply as it left the chat layers; gives it back, with all that was sent of it."""
         ...
@@ -45,7 +49,7 @@ class Edge(Protocol):
     async def finish(self, result: Result, moment: Moment, /) -> Result:
         """Called with the result as it came that far out; gives it back, with all that was sent.
 
-        Turn n is the nth message of the assistant in it.
+        Turn n is the nth message of the assistant in it, after the `base` that came before the step.
         """
         ...
 
@@ -117,6 +121,10 @@ class RetractingEdge:
         """Take back all that was sent."""
         await self._settle_all(())
 
+    async def retract(self, turn: int) -> None:
+        """Take back what was sent of that turn."""
+        await self._settle(turn, "", None)
+
     async def replied(self, turn: int, reply: ChatReply) -> ChatReply:
         """Make what was sent of that turn say what the reply says."""
         await self._settle(turn, reply.text, reply.reasoning)
@@ -136,7 +144,7 @@ class RetractingEdge:
             await send(delta)
 
     async def _settle_all(self, messages: Sequence[Message]) -> None:
-        answers = [message for message in messages if isinstance(message, Assistant)]
+        answers = [message for message in messages if isinstance(message, Assistant)][self._step.base :]
         for turn, answer in enumerate(answers, 1):
             await self._settle(turn, answer.text, answer.reasoning)
         for turn in sorted(self._text):

@@ -164,6 +164,7 @@ class LimitExceeded(MiddlechainError):
     value: float
     result: Any
     stops: bool
+    limits: Any
 
     def __init__(self, limit: str, value: float, result: Any = None) -> None:
         super().__init__(
@@ -174,6 +175,7 @@ class LimitExceeded(MiddlechainError):
         self.value = value
         self.result = result
         self.stops = False  # set where Limits(on_exceed="stop") hold: the step then ends with what there is
+        self.limits = None  # whose field it is
 
 
 class ToolError(MiddlechainError):

@@ -46,6 +46,7 @@ class Origin:
     step: str = ""
     parent: str | None = None
     turn: int = 0
+    answering: bool = True
 
 
 _NOWHERE = Origin()
@@ -87,6 +88,11 @@ class Event:
     def turn(self) -> int:
         """Which turn of the step, from 1; 0 before the first."""
         return self.origin.turn
+
+    @property
+    def answering(self) -> bool:
+        """Whether its step is the one that answers the run, as far as that is known; `stream.text()` is its text."""
+        return self.origin.answering
 
 
 @dataclass(frozen=True, slots=True, init=False)

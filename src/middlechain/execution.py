@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from types import CoroutineType
@@ -13,9 +14,11 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from middlechain.approval import held_back
 from middlechain.bus import pump, was_cancelled
 from middlechain.chain import settle
 from middlechain.errors import FatalToolError, GuardrailDenied, LimitExceeded, ToolError
+from middlechain.nested import AgentAsTool, Transfer
 from middlechain.records import step_of
 from middlechain.signature import Arguments
 from middlechain.tool_calls import Ticket, ToolCall
@@ -41,6 +44,10 @@ async def run_tool(call: ToolCall) -> ToolOutput:
             f"The tool {call.name!r} did not run: {call.problem}. Correct the arguments and call it again.",
             is_error=True,
         )
+    if tool.approve is not False or ticket.decided is not None or type(tool.function) is Transfer:
+        held = await held_back(call, tool, ticket)
+        if held is not None:
+            return held
     await ticket.admission.enter(ticket)
     positional, named = tool.signature.bind(_arguments(call, ticket).given, call.ctx)
     ticket.ran = tool
@@ -48,6 +55,8 @@ async def run_tool(call: ToolCall) -> ToolOutput:
     if override is not None:
         tool = override.stand_in(tool)
         override.check_call(tool, positional, named)
+    if ticket.decided is not None and ticket.decided.inside is not None and isinstance(tool.function, AgentAsTool):
+        tool = replace(tool, function=tool.function.after(*ticket.decided.inside))
     if ticket.alone:
         output = await _attempt(tool, positional, named)
         ticket.ended = True

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from middlechain.agent import Plan
+from middlechain.agent import Agent, Plan, plan_of
 from middlechain.chain import name_of
+from middlechain.flows import Flow, is_agent
 from middlechain.guards import Guard, Guardrails, StepGuards
 from middlechain.holds import holds_back
 from middlechain.layers import Found, Registration, Stack
 from middlechain.limits import Limits
+from middlechain.targets import agent_for, object_of, tools_with_transfers
 
 if TYPE_CHECKING:
     from middlechain.app import App
@@ -130,9 +132,25 @@ class _Explanation:
             Link("run", "observer", _shown(observer), "app", crash="is logged and dropped")
             for observer in self.stack.observers
         ]
-        inside = Branch("agent, once per step", (*self.agent(),))
+        if isinstance(self.plan.agent, Flow):
+            inside = Branch(self.plan.agent.shown, tuple(self.members(self.plan.agent)))
+        else:
+            inside = Branch("agent, once per step", (*self.agent(),))
         title = f"{self.plan.name} in {self.app.name!r}, outermost first"
         return Branch(title, (Branch("run, once per run", (*observers, *self.layers("run", _TO_CALLER), inside)),))
+
+    def members(self, flow: Flow) -> Iterator[Item]:
+        for member in flow.members:
+            if not is_agent(member):
+                yield Link("flow", "function", name_of(member), "flow", crash=_TO_CALLER)
+                continue
+            agent = agent_for(self.app, member)
+            plan = plan_of(agent if isinstance(agent, Agent) else object_of(agent))
+            inner = _Explanation(self.app, self.stack, plan)
+            if isinstance(plan.agent, Flow):
+                yield Branch(f"{plan.name}: {plan.agent.shown}", tuple(inner.members(plan.agent)))
+            else:
+                yield Branch(f"{plan.name}: agent, once per step", (*inner.agent(),))
 
     def agent(self) -> Iterator[Item]:
         own_run = self.plan.own_run
@@ -164,8 +182,8 @@ class _Explanation:
         yield from self.layers("tool", self.to_on_error)
         yield self.limits("tool")
         yield Link("tool", "validation", "of the arguments")
-        names = ", ".join(self.plan.by_name) or "none"
-        yield Link("tool", "tools", names, crash="is an error result for the model" if self.plan.by_name else "")
+        names = ", ".join(tool.name for tool in tools_with_transfers(self.app, self.plan)[0])
+        yield Link("tool", "tools", names or "none", crash="is an error result for the model" if names else "")
 
     def guards(self, scope: str, side: str, guards: Sequence[Guard]) -> Iterator[Link]:
         for guard in guards:

@@ -23,7 +23,8 @@ class Moment(IntEnum):
     REPLIED = 1  # the chat layers have returned
     ANSWERED = 2  # after_response and after_run have returned
     STEPPED = 3  # the agent layers have returned
-    ENDED = 4  # the run layers have returned
+    FLOWED = 4  # the flow around the step has its answer
+    ENDED = 5  # the run layers have returned
 
 
 _LAYERS = {"chat": Moment.REPLIED, "agent": Moment.STEPPED, "run": Moment.ENDED}
@@ -38,11 +39,13 @@ class Hold:
         name: in words.
         until: when it has had its say.
         answer_only: whether it leaves the text of turns with tool calls alone.
+        is_layer: whether it is a layer or a hook, which could be marked.
     """
 
     name: str
     until: Moment
     answer_only: bool = False
+    is_layer: bool = True
 
 
 def holds_back(function: object) -> bool:
@@ -58,6 +61,8 @@ def holds_of(stack: Stack, plan: Plan) -> tuple[Hold, ...]:
         for function in plan.hooks[hook]
         if holds_back(function)
     ]
+    if plan.output is not None:
+        hooks.append(Hold(f"the output type of {plan.name!r}", Moment.ANSWERED, answer_only=True, is_layer=False))
     return (*_of_layers(stack, plan, "agent"), *hooks, *_of_layers(stack, plan, "chat"))
 
 
@@ -76,12 +81,13 @@ def _of_layers(stack: Stack, plan: Plan, kind: str) -> tuple[Hold, ...]:
 
 def log_hold(app: App, holds: tuple[Hold, ...]) -> None:
     """Log what holds text back, the first time in an app that anything does."""
-    if app.told_of_holds:
+    layers = [hold for hold in holds if hold.is_layer]
+    if app.told_of_holds or not layers:
         return
     app.told_of_holds = True
     import structlog
 
     structlog.get_logger("middlechain").info(
-        f"text of an append-only stream is held back by {' and '.join(hold.name for hold in holds)}; "
+        f"text of an append-only stream is held back by {' and '.join(hold.name for hold in layers)}; "
         "mark with @observes what returns None or the very object that it was given"
     )

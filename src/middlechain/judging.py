@@ -61,6 +61,11 @@ class Ledger:
         if known is None or _severity(validation) > _severity(known):
             self._found[place] = validation
 
+    def absorb(self, other: Ledger) -> None:
+        """Add what was found in a step that belongs to this one."""
+        for (key, _), validation in other._found.items():
+            self.add(key, validation)
+
     @property
     def validations(self) -> tuple[Validation, ...]:
         """In the order in which the guards ran first."""

@@ -186,4 +186,5 @@ def exceeded(limits: Limits, limit: str, value: float) -> LimitExceeded:
     """The error for one limit; it remembers whether its `Limits` say to stop rather than to raise."""
     error = LimitExceeded(limit, value)
     error.stops = limits.on_exceed == "stop"
+    error.limits = limits
     return error

@@ -242,6 +242,13 @@ def user_message(input: object) -> User:
     raise ConfigurationError(f"the input is {input!r:.80}; give text, a list of parts or a User(...) message")
 
 
+def input_of(message: Message) -> Input:
+    """The message as an input: a text if it is nothing more."""
+    if isinstance(message, User) and message.name is None and not message.blocked:
+        return message.content
+    return cast("User", message)
+
+
 def dump(messages: Iterable[MessageBase]) -> list[dict[str, Any]]:
     """The messages as plain data for JSON, in OpenAI's shape where it has one. `load` gives the same messages back.
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, cast
 
+from middlechain.agent import name_of_agent
+from middlechain.errors import LimitExceeded, OutputError
 from middlechain.guards import Deny
 from middlechain.judging import Block, refuse
 from middlechain.limits import NO_USAGE, Meter
 from middlechain.messages import Assistant, Message, User
+from middlechain.pauses import Pause, waiting_in
 from middlechain.records import Step
 from middlechain.results import Result, last_answer
+from middlechain.structured import Unfit
 
-__all__ = ["blocked_input", "blocked_output", "complete", "result_of", "stopped"]
+__all__ = [
+    "assistants",
+    "blocked_input",
+    "blocked_output",
+    "complete",
+    "of_run",
+    "pending",
+    "result_of",
+    "said_in",
+    "speaker_of",
+    "stopped",
+    "structured",
+    "unfit",
+]
 
 
 def result_of(step: Step, *last: Message, stopped_by: str | None = None, finish_reason: str | None = None) -> Result:
@@ -44,6 +62,77 @@ def stopped(step: Step, by: str = "limit") -> Result:
         else (Assistant(reply.text, (), reply.reasoning, reason),)
     )
     return result_of(step, *last, stopped_by=by, finish_reason=reason)
+
+
+def pending(step: Step) -> Result:
+    """What there is while calls wait for approval."""
+    calls = {id: waiting.call for id, waiting in step.waiting.items() if waiting.call is not None}
+    inner = {id: waiting.pause for id, waiting in step.waiting.items() if waiting.pause is not None}
+    transfer = step.transfer
+    name = transfer if transfer is None or isinstance(transfer, str) else name_of_agent(transfer)
+    pause = Pause(step.plan.name, tuple(step.exchange), calls, inner, name)
+    result = result_of(step, finish_reason="pending")
+    step.made = replace(result, pending=tuple(waiting_in(pause).values()), pause=pause)
+    return step.made
+
+
+def structured(step: Step, result: Result) -> Result:
+    """The result with the answer as the agent's output type.
+
+    Raises:
+        OutputError: when a hook or a layer has made it an answer that is not of that type.
+    """
+    output = step.plan.output
+    if output is None:
+        return result
+    text, value = step.parsed or (None, None)
+    if result.text == text and result.output is value:
+        return result
+    if result.output is not value and not (isinstance(result.output, str) and result.output == result.text):
+        return result  # a layer's own
+    if result.blocked or result.degraded or result.stopped_by is not None or result.pause is not None:
+        return replace(result, output=cast("Any", None))
+    try:
+        step.parsed = result.text, output.parse(result.text)
+    except Unfit as error:
+        raise unfit(step, error) from error
+    return replace(result, output=step.parsed[1])
+
+
+def unfit(step: Step, error: Unfit) -> OutputError:
+    """The error for an answer that is not of the agent's output type."""
+    times = f" after {step.repaired} of {step.plan.output_retries} repairs" if step.repaired else ""
+    return OutputError(
+        f"the answer of {step.plan.name!r} is not of its output type{times}: {error}; "
+        "ask for less, explain the fields in the instructions, or allow more output_retries"
+    )
+
+
+def of_run(step: Step, error: LimitExceeded) -> bool:
+    """Whether a limit that stopped a step is one of the whole run."""
+    return error.limit not in {"turns", "depth"} and error.limits is step.run.limits
+
+
+def assistants(messages: Iterable[Message]) -> int:
+    """How many of the messages are the assistant's."""
+    return sum(type(message) is Assistant for message in messages)
+
+
+def speaker_of(step: Step) -> Step:
+    """The step whose answer is that of a step or a flow."""
+    while step.speaker is not None and step.speaker is not step:
+        step = step.speaker
+    return step
+
+
+def said_in(step: Step) -> tuple[Message, ...]:
+    """What was said so far in the exchange that a step or a flow is part of, with results for all calls."""
+    if step.speaker is not None and not step.members:
+        return said_in(step.speaker) if step.plan.conduct is None else tuple(step.exchange)
+    said = tuple(step.exchange)
+    for place, member in enumerate(step.members):
+        said += said_in(member)[1 if place else 0 :]
+    return said
 
 
 def complete(step: Step, result: Result, meter: Meter | None = None) -> Result:

@@ -5,8 +5,9 @@ Both are data: how a step goes on is the business of the rooms above, which `ctx
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -29,10 +30,12 @@ if TYPE_CHECKING:  # names for type checkers; at run time no import points up
     from middlechain.judging import Ledger
     from middlechain.layers import Stack
     from middlechain.override import Override
+    from middlechain.pauses import Decisions, Pause
     from middlechain.results import Result
-    from middlechain.tools import ToolOutput
+    from middlechain.tool_calls import Waiting
+    from middlechain.tools import Tool, ToolOutput
 
-__all__ = ["Engine", "Run", "Step", "Tell", "current", "step_of", "this_step"]
+__all__ = ["Engine", "Loop", "Run", "Step", "Tell", "current", "step_of", "this_step"]
 
 Tell: TypeAlias = Callable[[int, str], Awaitable[None] | None]  # takes a turn and a piece of its text
 
@@ -44,10 +47,55 @@ class Engine(Protocol):
 
     async def call_tool(self, step: Step, name: str, args: Mapping[str, Any], /) -> ToolOutput: ...
 
-    async def delegate(self, step: Step, target: Any, input: Input, /) -> Result: ...
+    async def delegate(
+        self, step: Step, target: Any, input: Input, via: str = ..., resumed: Any = ..., /
+    ) -> Result: ...
 
 
-class Run:
+class Loop:
+    """How far a `loop` has come: `ctx.loop`.
+
+    Attributes:
+        iteration: which pass it is in, from 1.
+        max_iterations: how many there may be.
+    """
+
+    __slots__ = ("_max_fails", "_outer", "fails", "iteration", "max_iterations", "since")
+
+    def __init__(self, max_iterations: int, max_fails: int | None, outer: Loop | None) -> None:
+        self.iteration = 0
+        self.max_iterations = max_iterations
+        self.since = 0  # how many messages were there when the pass began
+        self._max_fails = max_fails
+        self.fails = 0  # consecutive failed tool turns
+        self._outer = outer
+
+    def note(self, failed: bool) -> None:
+        """Count a turn whose tools ran."""
+        self.fails = self.fails + 1 if failed else 0
+        if self._outer is not None:
+            self._outer.note(failed)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it, or one around it, has seen too many failed turns."""
+        own = self._max_fails is not None and self.fails >= self._max_fails
+        return own or (self._outer is not None and self._outer.has_failed)
+
+    def __repr__(self) -> str:
+        return f"Loop(iteration={self.iteration}, max_iterations={self.max_iterations})"
+
+
+class _Seldom:
+    """What most runs never set: these have no slots, so that the others do not pay for them."""
+
+    spent: bool = False  # whether a limit of the run has stopped a step
+    keep: Callable[[], Awaitable[None]] | None = None  # called after each turn whose tools ran
+    outputs: Mapping[tuple[int, str], ToolOutput] = MappingProxyType({})  # of approved calls that have run
+    line: Sequence[Step] = ()  # of a stream, the steps that have spoken in the exchange since the root step began
+
+
+class Run(_Seldom):
     """The record of one run: what its steps share."""
 
     __slots__ = (
@@ -76,6 +124,7 @@ class Run:
         "steps",
         "stop_reason",
         "streaming",
+        "target",
         "tell",
     )
 
@@ -121,6 +170,7 @@ class Run:
         self.deferred: list[Callable[[], Any]] = []
         self.instances: dict[type, Any] = {}
         self.root: Step | None = None
+        self.target: Any = None  # as the caller gave it
         self.steps = 0
         self.calls_by_code = 0
 
@@ -129,12 +179,37 @@ _NO_DATA: Mapping[str, Any] = MappingProxyType({})
 _NO_TEXTS: frozenset[str] = frozenset()
 
 
-class Step:
+class _Place:
+    """Where a step belongs, and what most steps never set: as of a run, these have no slots."""
+
+    asked_by: str | None = None  # the name of the agent whose answer the input is
+    carried: tuple[Message, ...] = ()  # what had been said in the exchange when the step began
+    base: int = 0  # how many messages of the assistant come before the first turn in its result
+    in_line: bool = True  # whether it is part of the exchange: the first step, members of flows, who got it handed over
+    answering: bool = True  # whether its answer is that of the run, as far as that is known
+    until: int = 0  # a `Moment`: when it is known
+    loop: Loop | None = None  # the nearest one around it
+    members: Sequence[Step] = ()  # of a flow, the steps that are going on
+    speaker: Step | None = None  # who answers in its place: a member, or who got the conversation
+    transfer: Any = None  # the agent that gets it
+    # An answer of the output type:
+    repairs: tuple[Message, ...] = ()  # of answers that did not parse; sent, and not kept
+    repaired: int = 0
+    parsed: tuple[str, Any] | None = None  # the answer that did, and what it says
+    # Calls that wait for approval:
+    waiting: Mapping[str, Waiting] = MappingProxyType({})  # those of the last reply, by id
+    pause: Pause | None = None  # where the step goes on
+    decisions: Decisions = MappingProxyType({})
+
+
+class Step(_Place):
     """The record of one step: whose it is, how far it has got, and what was said in it."""
 
     __slots__ = (
         "agent",
         "agent_name",
+        "by_name",
+        "caller",
         "chains",
         "ctx",
         "denial",
@@ -144,6 +219,7 @@ class Step:
         "given",
         "guards",
         "history",
+        "host",
         "id",
         "judged",
         "ledger",
@@ -157,6 +233,7 @@ class Step:
         "run",
         "sendable",
         "stamps",
+        "tools",
         "turn",
         "turns_taken",
     )
@@ -171,6 +248,7 @@ class Step:
         depth: int = 0,
         history: tuple[Message, ...] = (),
         meter: Meter | None = None,
+        caller: Step | None = None,
     ) -> None:
         self.run = run
         self.plan = plan
@@ -190,6 +268,8 @@ class Step:
         self.passed: frozenset[str] = _NO_TEXTS  # those of the model that passed
         self.denial: GuardrailDenied | None = None  # the last one in this step, or in one nested in it
         self.meter = run.meter if meter is None else meter
+        self.tools: tuple[Tool, ...] = plan.tools  # and those that hand the conversation over
+        self.by_name: Mapping[str, Tool] = plan.by_name
         self.edge: Edge | None = None
         self.exchange: list[Message] = []  # the user's message, then the turns whose tools ran
         self.turn = 0
@@ -201,16 +281,33 @@ class Step:
         self.listening = run.bus.listening
         self.parent = parent
         self.given: tuple[Input, User] | None = None  # the input, and the message made of it
+        self.caller = caller  # the step, or the flow, that asked for it
+        self.host = caller  # the one that it is nested in
+        if caller is not None and caller.loop is not None:
+            self.loop = caller.loop
         self.ctx: Context[Any] = Context(self)
 
     def restart(self, input: Input) -> None:
         """Begin the step, or begin it again."""
         if self.given is None or self.given[0] is not input:
-            self.given = (input, user_message(input))
+            self.given = (input, user_message(input) if self.asked_by is None else self.message_of(input))
         self.turn = 0
         self.reply = None
         self.denial = None
-        self.exchange = [self.given[1]]
+        self.exchange = [self.given[1], *self.carried]
+        if self.repairs:
+            self.repairs = ()
+        if self.transfer is not None or self.waiting:
+            self.transfer, self.waiting = None, _NO_DATA
+
+    def message_of(self, input: Input) -> User:
+        """The input as a message, of whoever asked.
+
+        Raises:
+            ConfigurationError: when it is no input.
+        """
+        message = user_message(input)
+        return message if self.asked_by is None or message.name is not None else replace(message, name=self.asked_by)
 
     def next_turn(self) -> int:
         """Begin a turn and say which."""
@@ -219,7 +316,7 @@ class Step:
 
     def at(self, turn: int) -> Origin:
         """The origin of an event of that turn."""
-        return Origin(self.run.id, self.agent_name, self.id, self.parent, turn)
+        return Origin(self.run.id, self.agent_name, self.id, self.parent, turn, self.answering)
 
     async def emit(self, kind: Callable[..., Any], *payload: Any) -> None:
         """Tell observers and the stream, if there are any."""

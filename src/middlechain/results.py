@@ -15,6 +15,8 @@ from middlechain.messages import Assistant, Input, Message, MessageBase
 if TYPE_CHECKING:
     from middlechain.agent import Agent
     from middlechain.guards import Validation
+    from middlechain.pauses import Pause
+    from middlechain.tool_calls import ToolCall
 
 __all__ = ["AgentCall", "Result", "RunCall"]
 
@@ -56,7 +58,7 @@ class AgentCall:
     Args:
         input: what the agent is asked.
         caller: the agent that asked for this step; None for the first one.
-        via: how: `"root"` for the first step, `"run"` for `ctx.run`.
+        via: how: `"root"` for the first step, `"flow"`, `"tool"`, `"handoff"`, or `"run"` for `ctx.run`.
         depth: how many steps it is nested in.
     """
 
@@ -113,8 +115,9 @@ class Result(Generic[Output]):
         agent: name of the agent that answered.
         run_id: id of the run.
         state: the run's state.
-        stopped_by: `limit` or `stop` when the step ended before it was done.
+        stopped_by: `limit`, `stop` or `fails` when it ended before it was done; of a loop also `until` or `iterations`.
         pending: tool calls that wait for approval.
+        pause: where the exchange goes on when they are decided; None if nothing waits.
     """
 
     text: str = ""
@@ -131,7 +134,8 @@ class Result(Generic[Output]):
     run_id: str = ""
     state: Any = field(default=None, repr=False)
     stopped_by: str | None = None
-    pending: tuple[Any, ...] = ()
+    pending: tuple[ToolCall, ...] = ()
+    pause: Pause | None = field(default=None, repr=False, compare=False)
 
     if TYPE_CHECKING:  # what `__post_init__` takes
 
@@ -151,7 +155,8 @@ class Result(Generic[Output]):
             run_id: str = "",
             state: Any = None,
             stopped_by: str | None = None,
-            pending: tuple[Any, ...] = (),
+            pending: tuple[ToolCall, ...] = (),
+            pause: Pause | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 
@@ -14,18 +14,23 @@ from middlechain.events import LimitReached, Origin, RunFinished, RunStarted
 from middlechain.holds import Moment, holds_of_run
 from middlechain.limits import exceeded
 from middlechain.messages import Input, Message
-from middlechain.outcomes import complete, stopped
+from middlechain.outcomes import complete, speaker_of, stopped
+from middlechain.pauses import Decisions, Pause
 from middlechain.records import Run, Step, step_of
 from middlechain.results import Result, RunCall, attach
-from middlechain.steps import run_step
-from middlechain.targets import plan_for, step_for
+from middlechain.steps import run_through
+from middlechain.targets import plan_for, refuse_cycles, step_for, step_to_resume
 from middlechain.turn import chain_of
 from middlechain.variables import RunIn
 
-__all__ = ["execute"]
+__all__ = ["Resumed", "execute"]
+
+Resumed: TypeAlias = tuple[Pause, Decisions]
 
 
-async def execute(run: Run, target: Any, input: Input, history: tuple[Message, ...]) -> Result:
+async def execute(
+    run: Run, target: Any, input: Input, history: tuple[Message, ...], resumed: Resumed | None = None
+) -> Result:
     """Run the target in this task, on a copy of the caller's context variables.
 
     Args:
@@ -33,19 +38,24 @@ async def execute(run: Run, target: Any, input: Input, history: tuple[Message, .
         target: an agent, an agent class or a name.
         input: what it is asked.
         history: what was said before.
+        resumed: where it goes on, and what was decided since; default: it begins.
     """
-    return await RunIn(copy_context(), _execute(run, target, input, history))
+    return await RunIn(copy_context(), _execute(run, target, input, history, resumed))
 
 
-async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, ...]) -> Result:
+async def _execute(
+    run: Run, target: Any, input: Input, history: tuple[Message, ...], resumed: Resumed | None
+) -> Result:
+    run.target = target
     plan = plan_for(run, target)
     if run.stack.starters or plan.found.starters:
         await run.app.lifespan.start((*run.stack.starters, *plan.found.starters))
     if run.append_only:
         run.holds = holds_of_run(run.stack, plan)
-    entry = step_for(run, plan, caller=None, history=history)
+    entry = _first_step(run, target, history, resumed)
     entry.restart(input)
     if RUN.name not in entry.chains:  # the first run of this agent with these layers
+        refuse_cycles(run.app, target)
         run.app.warn_of_unknown_names(run.stack, plan)
     outcome = "failed"
     outside = Origin(run.id, plan.name)
@@ -55,7 +65,7 @@ async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, 
         result = complete(run.root or entry, result, run.meter)
         if run.denial is not None and not result.blocked:  # a run layer has caught it and answered
             result = replace(result, blocked=True, blocked_by=run.denial.guardrail)
-        edge = (run.root or entry).edge
+        edge = speaker_of(run.root or entry).edge
         if edge is not None:
             result = await edge.finish(result, Moment.ENDED)
         outcome = _outcome(result)
@@ -65,6 +75,13 @@ async def _execute(run: Run, target: Any, input: Input, history: tuple[Message, 
     finally:
         await _finish(entry, outside, outcome)
     return result
+
+
+def _first_step(run: Run, target: Any, history: tuple[Message, ...], resumed: Resumed | None) -> Step:
+    if resumed is None:
+        return step_for(run, plan_for(run, target), caller=None, history=history)
+    pause, decisions = resumed
+    return step_to_resume(run, target, pause, decisions, caller=None, history=history)
 
 
 async def _within_deadline(entry: Step, call: RunCall) -> Result:
@@ -89,15 +106,18 @@ async def _start(call: RunCall) -> Result:
     entry = step_of(call.ctx)
     run = entry.run
     plan = plan_for(run, call.target)
-    step = entry if run.root is None and plan is entry.plan else step_for(run, plan, caller=None, history=entry.history)
+    step = entry
+    if run.root is not None or (plan is not entry.plan and call.target is not run.target):
+        resumed = None if entry.pause is None else (entry.pause, entry.decisions)
+        step = _first_step(run, call.target, entry.history, resumed)
     step.given = entry.given
     run.root = step
     run.denial = None
     if run.scope is None or run.deadline is None:
-        return await run_step(step, call.input)
+        return await run_through(step, call.input, "root")
     run.scope.deadline = float("inf")
     try:
-        return await run_step(step, call.input)
+        return await run_through(step, call.input, "root")
     finally:
         if anyio.current_time() < run.deadline:
             run.scope.deadline = run.deadline
@@ -105,9 +125,11 @@ async def _start(call: RunCall) -> Result:
 
 async def _abandon(call: RunCall, failure: BaseException | None) -> None:
     """A run layer begins the root step again."""
-    root = step_of(call.ctx).run.root
-    if root is not None and root.edge is not None:
-        await root.edge.begin_again(failure)
+    run = step_of(call.ctx).run
+    for step in run.line:
+        if step.edge is not None:
+            await step.edge.begin_again(failure)
+    run.line = ()
 
 
 def _complete(call: RunCall, result: Result) -> Result:
@@ -121,7 +143,9 @@ RUN: Scope[RunCall, Result] = Scope("run", RunCall, Result, _abandon, attach, _c
 def _outcome(result: Result) -> str:
     if result.blocked:
         return "blocked"
-    return "completed" if result.stopped_by is None else "stopped"
+    if result.pause is not None:
+        return "pending"
+    return "completed" if result.stopped_by in {None, "until"} else "stopped"
 
 
 async def _finish(entry: Step, outside: Origin, outcome: str) -> None:

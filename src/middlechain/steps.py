@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import anyio
 
+from middlechain.agent import Agent
 from middlechain.answering import answer, as_judged, reached
 from middlechain.chain import Scope, settle
 from middlechain.errors import GuardrailDenied, LimitExceeded
@@ -13,23 +16,65 @@ from middlechain.events import AgentFinished, AgentStarted
 from middlechain.guards import Deny, StepGuards
 from middlechain.holds import Moment
 from middlechain.judging import Block, judge_answer, judge_input, note_denial, refuse
-from middlechain.limits import Limits
-from middlechain.messages import Assistant, Input
-from middlechain.outcomes import blocked_input, blocked_output, complete, result_of, stopped
+from middlechain.limits import NO_USAGE, Limits
+from middlechain.messages import Assistant, Input, ToolMessage, input_of
+from middlechain.outcomes import blocked_input, blocked_output, complete, of_run, result_of, stopped, structured
 from middlechain.records import Step, current, step_of
 from middlechain.results import AgentCall, Result, attach
+from middlechain.targets import successor_of
 from middlechain.turn import chain_of, wrong_return
 
-__all__ = ["run_step"]
+__all__ = ["check_depth", "in_time", "run_through"]
 
 
-async def run_step(step: Step, input: Input, *, via: str = "root", caller: Step | None = None) -> Result:
+T = TypeVar("T")
+
+
+def run_through(step: Step, input: Input, via: str) -> Coroutine[Any, Any, Result]:
+    """Run a step, and those that the conversation is handed over to, one after the other; or a flow.
+
+    Args:
+        step: its record.
+        input: what it is asked.
+        via: how it came to be asked; the members of a flow are asked by the flow.
+    """
+    if step.plan.conduct is not None:
+        return step.plan.conduct(step, input)
+    return _handing_over(step, input, via) if step.plan.handoffs else run_step(step, input, via)
+
+
+async def _handing_over(first: Step, input: Input, via: str) -> Result:
+    """Run a step, and those of whoever gets the conversation, as long as the last turn hands it over."""
+    step, usage = first, NO_USAGE
+    result = await run_step(step, input, via)
+    while step.transfer is not None and isinstance(result.messages[-1], ToolMessage):  # no layer has answered instead
+        usage += step.meter.usage
+        step = first.speaker = successor_of(step, result.messages)
+        if first.host is None:
+            first.run.root = step
+        result = await run_step(step, input_of(result.messages[0]), "handoff")
+    if first.host is None or step is first or result.usage is not step.meter.usage:
+        return result
+    usage += step.meter.usage
+    step.stamps.append(usage)
+    return replace(result, usage=usage)
+
+
+def _asking(step: Step) -> Agent | None:
+    """The agent that asked for a step: whoever the flows around it belong to."""
+    caller = step.caller
+    while caller is not None and caller.plan.conduct is not None:
+        caller = caller.caller
+    return None if caller is None else caller.agent
+
+
+async def run_step(step: Step, input: Input, via: str) -> Result:
     """Run a step from its first event to its last; what was streamed of it by then is what its result says."""
-    call = AgentCall(
-        input, None if caller is None else caller.agent, via, step.depth, ctx=step.ctx, agent=step.plan.agent
-    )
+    call = AgentCall(input, _asking(step), via, step.depth, ctx=step.ctx, agent=step.plan.agent)
     token = current.set(step)
     try:
+        if step.plan.found.starters:
+            await step.run.app.lifespan.start(step.plan.found.starters)
         if step.listening:
             await step.emit(AgentStarted, via)
         try:
@@ -51,10 +96,10 @@ async def run_step(step: Step, input: Input, *, via: str = "root", caller: Step 
         if step.listening:
             await step.emit(AgentFinished, result)
     except GuardrailDenied as denial:  # whoever catches it further out leaves its mark on the result
-        if caller is None:
+        if step.host is None:
             step.run.denial = denial
         else:
-            note_denial(caller, denial)
+            note_denial(step.host, denial)
         raise
     finally:
         current.reset(token)
@@ -80,22 +125,42 @@ async def _recovered_and_judged(step: Step, error: Exception) -> Result | None:
 
 async def _guarded(step: Step, call: AgentCall) -> Result:
     """The step through its guards and its chain, within its depth and its deadline."""
+    await check_depth(step)
+    if step.run.deadline is None and step.plan.limits is None:
+        return await _judged(step, call)
+    return await in_time(step, lambda: _judged(step, call))
+
+
+async def in_time(step: Step, work: Callable[[], Awaitable[T]]) -> T:
+    """What the work gives, within the deadline of the step.
+
+    Raises:
+        LimitExceeded: when that has passed.
+    """
+    deadline, owner = _deadline_of(step)
+    if deadline is None:
+        return await work()
+    if anyio.current_time() < deadline:
+        with anyio.CancelScope(deadline=deadline):
+            return await work()
+    raise await reached(step, owner, "seconds", owner.seconds or 0)
+
+
+async def check_depth(step: Step) -> None:
+    """Refuse a step, or a flow, that is nested too deeply.
+
+    Raises:
+        LimitExceeded: then.
+    """
     limits = step.run.limits
     if limits.depth is not None and step.depth > limits.depth:
         raise await reached(step, limits, "depth", limits.depth)
-    deadline, owner = _deadline(step)
-    if deadline is None:
-        return await _judged(step, call)
-    if anyio.current_time() < deadline:
-        with anyio.CancelScope(deadline=deadline):
-            return await _judged(step, call)
-    raise await reached(step, owner, "seconds", owner.seconds or 0)
 
 
 async def _judged(step: Step, call: AgentCall) -> Result:
     """The step through its chain, with its input judged before, and its answer afterwards."""
     guards = step.guards
-    if guards is not None and guards.input:
+    if guards is not None and guards.input and step.pause is None:
         block = await judge_input(step, guards)
         if block is not None:
             return blocked_input(step, block)
@@ -103,7 +168,9 @@ async def _judged(step: Step, call: AgentCall) -> Result:
     result = complete(step, await chain_of(step, AGENT, answer)(call))
     if step.denial is not None and not result.blocked:  # a layer has caught it and answered
         result = replace(result, blocked=True, blocked_by=step.denial.guardrail)
-    return result if guards is None or not guards.output else await _judge_result(step, guards, result)
+    if guards is not None and guards.output and result.pause is None:
+        result = await _judge_result(step, guards, result)
+    return result if step.plan.output is None else structured(step, result)
 
 
 async def _judge_result(step: Step, guards: StepGuards, result: Result) -> Result:
@@ -124,7 +191,7 @@ async def _judge_result(step: Step, guards: StepGuards, result: Result) -> Resul
     return result
 
 
-def _deadline(step: Step) -> tuple[float | None, Limits]:
+def _deadline_of(step: Step) -> tuple[float | None, Limits]:
     """The earlier one of the run's deadline and the agent's own, with the limits it comes from."""
     own, run = step.plan.limits, step.run
     if own is None or own.seconds is None:
@@ -138,6 +205,7 @@ async def _recovered(step: Step, error: Exception) -> Result | None:
     if isinstance(error, LimitExceeded):
         error.result = partial = stopped(step)
         if error.stops:
+            step.run.spent = step.run.spent or of_run(step, error)
             return partial
     for hook in step.plan.hooks["on_error"]:
         try:
@@ -148,11 +216,16 @@ async def _recovered(step: Step, error: Exception) -> Result | None:
             raise second from error
         if value is None:
             continue
-        if not isinstance(value, str):
-            raise wrong_return(hook, "on_error", value, "a str") from error
+        output = step.plan.output
+        text = output.text_of(value) if output is not None and output.accepts(value) else value
+        if not isinstance(text, str):
+            expected = "a str" if output is None else "a str or a value of the output type"
+            raise wrong_return(hook, "on_error", value, expected) from error
         denied = isinstance(error, GuardrailDenied)
+        given: Any = text if output is None else None if value is text else value
         return replace(
-            result_of(step, Assistant(value, finish_reason="degraded")),
+            result_of(step, Assistant(text, finish_reason="degraded")),
+            output=given,
             degraded=True,
             error=error,
             blocked=denied,

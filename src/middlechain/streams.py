@@ -212,7 +212,7 @@ class _TextOf:
 
     async def __anext__(self) -> str:
         async for event in self._stream:
-            if type(event) is TextDelta and event.parent is None:
+            if type(event) is TextDelta and event.origin.answering:
                 return self._paragraphs.next(event.turn, event.text)
         raise StopAsyncIteration
 

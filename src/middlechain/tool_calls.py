@@ -22,25 +22,65 @@ if TYPE_CHECKING:
     from contextvars import Context as Variables
 
     from middlechain.agent import Agent
+    from middlechain.pauses import Decisions, Pause
 
 __all__ = [
     "TOOL",
+    "WAITS",
     "Admission",
+    "Decided",
     "Ticket",
     "ToolCall",
     "ToolResult",
+    "Waiting",
     "parse_arguments",
     "read_call",
     "reread",
 ]
 
 
+WAITS = "The call has not run: it waits for approval."
+
+
+class Waiting:
+    """The mark on an output that is none yet (`ToolOutput.data`): its call waits, or calls in what it asked for do."""
+
+    __slots__ = ("call", "pause")
+
+    def __init__(self, call: ToolCall | None, pause: Pause | None = None) -> None:
+        self.call = call
+        self.pause = pause
+
+
+class Decided:
+    """What was said of a call that has waited."""
+
+    __slots__ = ("approved", "inside", "refused")
+
+    def __init__(self) -> None:
+        self.refused = False
+        self.approved: ToolCall | None = None  # the call that may run without asking
+        self.inside: tuple[Pause, Decisions] | None = None  # where what it asked for goes on
+
+
 class Ticket:
     """What the runtime keeps about one tool call while hooks and layers pass copies of it along."""
 
-    __slots__ = ("admission", "alone", "by_name", "checked", "ended", "ran", "variables")
+    __slots__ = (
+        "admission",
+        "alone",
+        "by_code",
+        "by_name",
+        "checked",
+        "decided",
+        "ended",
+        "ran",
+        "variables",
+    )
 
-    def __init__(self, by_name: Mapping[str, Tool], admission: Admission, variables: Variables) -> None:
+    def __init__(
+        self, by_name: Mapping[str, Tool], admission: Admission, variables: Variables, *, by_code: bool = False
+    ) -> None:
         self.by_name = by_name
         self.admission = admission
         self.variables = variables
@@ -48,6 +88,8 @@ class Ticket:
         self.alone = False  # whether the call has a task of its own, and no layers in it
         self.ran: Tool | None = None  # the tool that started, if one has
         self.ended = False  # whether it has also ended with an output
+        self.by_code = by_code  # whether ctx.call_tool made it
+        self.decided: Decided | None = None  # of a call that has waited
 
 
 class _ToolChanges(TypedDict, total=False):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, cast, overload
 
 from typing_extensions import ParamSpec, TypedDict, TypeVar, Unpack
 
@@ -14,9 +14,13 @@ from middlechain.errors import ConfigurationError
 from middlechain.signature import Signature, read_signature
 from middlechain.values import fresh, text_of
 
-__all__ = ["Tool", "ToolOutput", "tool", "tools_of"]
+if TYPE_CHECKING:
+    from middlechain.tool_calls import ToolCall
+
+__all__ = ["Approve", "Tool", "ToolOutput", "tool", "tools_of"]
 
 
+Approve: TypeAlias = "bool | Callable[[ToolCall], bool | Awaitable[bool]]"
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
 
@@ -31,6 +35,7 @@ class Tool(Generic[P, R]):
         function: what runs.
         expose_errors: whether the message of any exception is sent to the model; default: only a `ToolError`'s.
         max_result_chars: most characters of a result that the model gets; default: all.
+        approve: whether a call waits for approval before it runs, or a predicate of the call that says so.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Tool(Generic[P, R]):
     signature: Signature = field(repr=False)
     expose_errors: bool = False
     max_result_chars: int | None = None
+    approve: Approve = False
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -55,9 +61,7 @@ class _ToolOptions(TypedDict, total=False):
     description: str
     expose_errors: bool
     max_result_chars: int | None
-
-
-_LATER = {"approve": "approvals"}
+    approve: Approve
 
 
 class _Toolmaker(Protocol):
@@ -83,22 +87,18 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         description: default: the first paragraph of its docstring.
         expose_errors: send the message of any exception to the model; default False, since it may hold secrets.
         max_result_chars: most characters of a result that the model gets, the note of what was cut included.
+        approve: True, or a predicate `(call) -> bool`, sync or async: such a call does not run, the step ends `pending`
+            and `conversation.resume` goes on. Default False.
         options: these, when there is no function yet.
 
     Raises:
         ConfigurationError: for an unknown option, or a signature that cannot be described to a model.
     """
-    for option, value in options.items():
-        if option in _LATER and value:
-            raise ConfigurationError(
-                f"tool({option}=) is not in this version yet: {_LATER[option]} come later; leave it out"
-            )
-        if option not in _ToolOptions.__annotations__ and option not in _LATER:
+    for option in options:
+        if option not in _ToolOptions.__annotations__:
             raise ConfigurationError(
                 f"tool() has no option {option!r}; it has {', '.join(_ToolOptions.__annotations__)}"
             )
-    for option in _LATER:
-        options.pop(option, None)  # the default of what is to come, written out
     if function is None:
         return partial(_make_tool, **options)
     return _make_tool(function, **options)
@@ -108,15 +108,22 @@ def _make_tool(function: Callable[..., Any], **options: Any) -> Tool:
     if not callable(function):
         raise ConfigurationError(f"tool() got {function!r:.80}; give it a function")
     if isinstance(function, Tool):
-        return replace(function, **options)
+        return _make_tool(function.function, **{**_options_of(function), **options})
     most = options.get("max_result_chars")
     if most is not None and (type(most) is not int or most < 1):
         raise ConfigurationError(
             f"tool(max_result_chars={most!r}) is no number of characters; give one from 1 up, or None"
         )
+    approve = options.get("approve", False)
+    if not isinstance(approve, bool) and not callable(approve):
+        raise ConfigurationError(f"tool(approve={approve!r:.60}) is neither a bool nor a predicate of the call")
     signature = read_signature(function)
     named: dict[str, Any] = {"name": name_of(function).rpartition(".")[2], "description": signature.summary}
     return Tool(function=function, signature=signature, **{**named, **options})
+
+
+def _options_of(tool: Tool) -> dict[str, Any]:
+    return {option: getattr(tool, option) for option in _ToolOptions.__annotations__}
 
 
 def tools_of(given: object, owner: str) -> tuple[Tool, ...]:

@@ -20,6 +20,7 @@ from middlechain.guards import Deny, Guard, StepGuards
 from middlechain.holds import holds_back
 from middlechain.judging import Block, judge_reply, ledger_of, refuse
 from middlechain.messages import Assistant, Message, System, ToolMessage, ToolUse
+from middlechain.nested import Transfer
 from middlechain.records import Step
 from middlechain.registry import model_named
 from middlechain.tool_calls import (
@@ -27,6 +28,7 @@ from middlechain.tool_calls import (
     Ticket,
     ToolCall,
     ToolResult,
+    Waiting,
     parse_arguments,
     read_call,
     reread,
@@ -37,6 +39,7 @@ from middlechain.variables import RunIn
 from middlechain.watch import Watch
 
 __all__ = [
+    "Pending",
     "ask",
     "call_tool",
     "chain_of",
@@ -44,7 +47,10 @@ __all__ = [
     "check_mark",
     "converse",
     "judge_with",
+    "pending_call",
+    "run_all",
     "run_tools",
+    "settle_turn",
     "wrong_return",
 ]
 
@@ -91,13 +97,13 @@ async def ask(step: Step) -> tuple[ChatReply | Block, Offer]:
             if not isinstance(value, str):
                 raise wrong_return(hook, "before_prompt", value, "a str")
             prompt = value
-    messages = (*step.sendable, *step.exchange)
+    messages = (*step.sendable, *step.exchange, *step.repairs)
     if prompt:
         messages = (System(prompt), *messages)
     send = discard if step.edge is None else step.edge.sender(turn)
     if step.guards is not None and step.guards.output:
         return await _ask_guarded(step, messages, send)
-    reply, offer = await converse(step, messages, plan.tools, plan.model, send)
+    reply, offer = await converse(step, messages, step.tools, plan.model, send)
     if step.edge is not None:
         reply = await step.edge.replied(turn, reply)
     if step.listening:
@@ -114,8 +120,8 @@ async def _ask_guarded(step: Step, messages: tuple[Message, ...], send: Send) ->
         watch = Watch(guards.output, step.ctx, send, closes=_closes(step, guards.output[0]))
         asked = None
         with watch.scope:
-            asked = await converse(step, messages, plan.tools, plan.model, watch.send)
-        reply, offer = (watch.reply, Offer(plan.tools)) if asked is None or watch.closed else asked
+            asked = await converse(step, messages, step.tools, plan.model, watch.send)
+        reply, offer = (watch.reply, Offer(step.tools)) if asked is None or watch.closed else asked
     judged = await judge_with(step, guards.reply, reply)
     if isinstance(judged, Block):
         return judged, offer
@@ -198,6 +204,11 @@ class Pending:
         self.ticket = ticket
         self.output: ToolOutput | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is no output yet, since something waits for approval."""
+        return self.output is not None and type(self.output.data) is Waiting
+
     def message(self) -> ToolMessage:
         """The result as history gets it, also where there is none."""
         if self.output is not None:
@@ -220,19 +231,45 @@ async def run_tools(step: Step, reply: ChatReply, offer: Offer) -> None:
         uses = [_sendable(use, parse_arguments(use.arguments)[1]) for use in reply.tool_calls]
         _record(step, reply, uses, [_again(use, reply.finish_reason) for use in uses])
         return
-    by_name = step.plan.by_name if offer.tools is step.plan.tools else {tool.name: tool for tool in offer.tools}
+    by_name = step.by_name if offer.tools is step.tools else {tool.name: tool for tool in offer.tools}
     admission = Admission(step)
-    pending = [_pending(step, use, by_name, admission) for use in reply.tool_calls]
+    pending = [pending_call(step, use, by_name, admission) for use in reply.tool_calls]
     try:
-        if len(pending) == 1:
+        if len(pending) == 1 and not step.plan.handoffs:
             await _isolated(step, pending[0])()
         else:
-            for one in pending:
-                one.ticket.alone = chain_of(step, TOOL, run_tool) is run_tool
-            await pump(step.run.bus, *(_isolated(step, one) for one in pending))
+            await run_all(step, pending, admission)
     finally:
         if all(one.output is not None for one in pending) or any(one.ticket.ran is not None for one in pending):
             _record(step, reply, [one.use for one in pending], [one.message() for one in pending])
+    if step.plan.handoffs or step.loop is not None:
+        settle_turn(step, pending)
+
+
+async def run_all(step: Step, pending: Sequence[Pending], admission: Admission) -> None:
+    """Run the calls of one reply at the same time."""
+    if step.plan.handoffs:
+        admission.transfer = next((one.ticket for one in pending if _is_transfer(one.call.tool)), None)
+    if len(pending) == 1:
+        await _isolated(step, pending[0])()
+    else:
+        for one in pending:
+            one.ticket.alone = chain_of(step, TOOL, run_tool) is run_tool
+        await pump(step.run.bus, *(_isolated(step, one) for one in pending))
+
+
+def _is_transfer(tool: Tool | None) -> bool:
+    return tool is not None and type(tool.function) is Transfer
+
+
+def settle_turn(step: Step, pending: Sequence[Pending]) -> None:
+    """Note what follows from a turn: whether all has failed, and who gets the conversation."""
+    if step.loop is not None and not step.waiting:
+        step.loop.note(all(one.output is not None and one.output.is_error for one in pending))
+    if step.plan.handoffs:
+        for one in pending:
+            if _is_transfer(one.ticket.ran) and one.output is not None and not one.output.is_error:
+                step.transfer = cast("Transfer", cast("Tool", one.ticket.ran).function).target
 
 
 def _again(use: ToolUse, reason: str | None) -> ToolMessage:
@@ -251,7 +288,8 @@ def _sendable(use: ToolUse, problem: str | None) -> ToolUse:
     return use if problem is None and use.arguments.strip() else ToolUse(use.name, "{}", use.id)
 
 
-def _pending(step: Step, use: ToolUse, by_name: Mapping[str, Tool], admission: Admission) -> Pending:
+def pending_call(step: Step, use: ToolUse, by_name: Mapping[str, Tool], admission: Admission) -> Pending:
+    """A call of a reply, looked up and checked."""
     ticket = Ticket(by_name, admission, copy_context())
     args, problem = parse_arguments(use.arguments)
     call = read_call(use.name, args, problem, use.id, ticket, step.ctx, step.plan.agent)
@@ -274,7 +312,10 @@ async def _dispatch(step: Step, call: ToolCall) -> ToolOutput:
         if step.plan.hooks["before_tool"]:
             call = await _before_tool(step, call)
         output = await chain_of(step, TOOL, run_tool)(call)
-        if step.plan.hooks["after_tool"]:
+        if type(output.data) is Waiting:
+            if not ticket.by_code:
+                step.waiting = {**step.waiting, call.id: output.data}
+        elif step.plan.hooks["after_tool"]:
             output = await _after_tool(step, call, output)
     except Exception as error:  # only to say that the call has ended; it goes on unchanged
         if isinstance(error, ToolError):
@@ -320,7 +361,7 @@ async def _after_tool(step: Step, call: ToolCall, output: ToolOutput) -> ToolOut
 
 async def call_tool(step: Step, name: str, args: Mapping[str, Any]) -> ToolOutput:
     """A tool call that code makes with `ctx.call_tool`: the same way in, and no place in history."""
-    ticket = Ticket(step.plan.by_name, Admission(step), copy_context())
+    ticket = Ticket(step.plan.by_name, Admission(step), copy_context(), by_code=True)
     step.run.calls_by_code += 1
     id = f"ctx_{step.run.calls_by_code}"
     call = read_call(name, fresh(dict(args)), None, id, ticket, step.ctx, step.plan.agent)

@@ -93,7 +93,7 @@ async def refused(ctx: Context[Desk], other: Context[int], agent: Agent) -> None
     ctx.turn += 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     ctx.data["user"] = 7  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
     ctx.messages.append(User("hello"))  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-    ctx.loop.index  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    ctx.loop.iteration  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
     await ctx.chat()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await ctx.chat(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await ctx.chat(["hello"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -73,7 +73,7 @@ def refused(limit: LimitExceeded, failure: ModelError) -> None:
     LimitExceeded()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     failure.retryable = True  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     failure.code  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-    limit.limits  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    limit.bound  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     wrong: list[type[ContractError]] = [ModelError]  # type: ignore[list-item]  # pyright: ignore[reportAssignmentType]
     print(wrong)
     wait: float = failure.retry_after  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]

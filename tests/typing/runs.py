@@ -8,7 +8,7 @@ from typing import Any, assert_type
 from typing_extensions import Unpack
 
 from middlechain import Agent, App, Assistant, Event, Image, Input, Layers, Limits, Result, Text, User, run
-from middlechain.app import RunOptions, Target
+from middlechain.options import RunOptions, Target
 from middlechain.testing import ScriptedModel
 
 

@@ -105,7 +105,7 @@ def refused() -> None:
     tool(nmae="add")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     tool(name=7)(len)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     tool(max_result_chars="200")(len)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-    tool(approve=True)(len)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    tool(approve="always")(len)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     tool(len, name="length")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     tool(name="length")("len")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     add("1", 2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

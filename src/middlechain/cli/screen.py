@@ -137,7 +137,7 @@ class Answer:
 
     def take(self, event: Event) -> None:
         """Write what the event adds to the answer. Steps within steps are not the answer's business."""
-        if event.parent is not None:
+        if not event.answering:
             return
         if isinstance(event, TextDelta):
             if self._turn not in {None, event.turn}:
