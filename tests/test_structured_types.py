@@ -126,6 +126,7 @@ class NoSchema:
 class Odd(BaseModel):
     thing: Any = NoSchema()
     count: int = 3
+    top: float = math.inf
 
 
 class Unsendable(BaseModel):
@@ -508,7 +509,11 @@ def test_t10_the_name_of_the_schema_is_one_that_servers_take(type: Any, name: st
 
 
 def test_t10_a_default_without_a_json_form_is_left_out_without_a_warning() -> None:
-    assert of(Odd).schema["properties"] == {"thing": {}, "count": {"type": "integer", "default": 3}}
+    assert of(Odd).schema["properties"] == {
+        "thing": {},
+        "count": {"type": "integer", "default": 3},
+        "top": {"type": "number"},
+    }
     assert of(Odd).parse("{}").count == 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
@@ -148,11 +149,12 @@ async def test_t2_positional_only_parameters_and_defaults_work_as_in_python(go: 
 def test_t2_a_default_that_has_no_json_form_is_no_obstacle() -> None:
     missing = object()
 
-    def find(q: str, start: Any = missing, place: Place = Place(city="Bern")) -> None: ...  # noqa: B008
+    def find(q: str, start: Any = missing, top: float = math.inf, place: Place = Place(city="Bern")) -> None: ...  # noqa: B008
 
     schema = tool(find).schema
     assert schema["required"] == ["q"]
-    json.dumps(schema)
+    assert schema["properties"]["top"] == {"type": "number"}
+    json.dumps(schema, allow_nan=False)
 
 
 # Injection

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentCall", "Result", "RunCall"]
 
-Output = TypeVar("Output", default=str)
+Output = TypeVar("Output", default=Any)  # what `output=` of an agent says, a type checker does not see
 
 
 class _RunChanges(TypedDict, total=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -132,9 +133,18 @@ def read_signature(function: Callable[..., Any]) -> Signature:
 def schema_generator() -> Any:
     """Pydantic's, without warnings of a default that has no JSON form: the model need not know it."""
     from pydantic.json_schema import GenerateJsonSchema
+    from pydantic_core import PydanticSerializationError
 
     class Quiet(GenerateJsonSchema):
         ignored_warning_kinds = {*GenerateJsonSchema.ignored_warning_kinds, "non-serializable-default"}  # noqa: RUF012
+
+        def encode_default(self, dft: Any) -> Any:
+            default = super().encode_default(dft)
+            try:
+                json.dumps(default, allow_nan=False)
+            except ValueError as error:  # infinite, which pydantic would write and no server read
+                raise PydanticSerializationError(str(error)) from error
+            return default
 
     return Quiet
 

@@ -126,19 +126,16 @@ class Structure:
         return text if same else self._text(value, by_alias=False)
 
     def _text(self, value: Any, *, by_alias: bool) -> str:
-        if not _is_finite(self._plain(value)):
+        if not _is_finite(self._adapter.dump_python(value, round_trip=True, warnings=False)):
             raise ValueError("a number that is not finite has no JSON form")
         return self._adapter.dump_json(value, by_alias=by_alias, round_trip=True, warnings=False).decode()
-
-    def _plain(self, value: Any) -> Any:
-        return self._adapter.dump_python(value, round_trip=True, warnings=False)
 
     def _says_finite(self, text: str, value: Any) -> bool:
         """Whether all numbers are: pydantic takes `NaN` for JSON, and `1e999` and `"inf"` for infinite numbers."""
         from pydantic_core import from_json
 
         try:
-            plain = self._plain(value)
+            plain = self._adapter.dump_python(value, round_trip=True, warnings=False, exclude_unset=True)
         except ValueError:  # it cannot be written, which nobody has asked for yet
             plain = None
         return _is_finite([from_json(text), plain])

@@ -188,7 +188,7 @@ def read(result: Result, reply: ChatReply) -> None:
     assert_type(result.blocked, bool)
     assert_type(result.blocked_by, str | None)
     assert_type(result.replace(validations=()), Result)
-    assert_type(Result("no", blocked=True, validations=(Validation("no-ssn"),)), Result[str])
+    assert_type(Result("no", blocked=True, validations=(Validation("no-ssn"),)), Result)
     assert_type(ChatReply("no", validations=(Validation("no-ssn", passed=False, outcome="deny"),)), ChatReply)
     assert_type((User("078-05", blocked=True).blocked, Assistant("No.", blocked=True).blocked), tuple[bool, bool])
 

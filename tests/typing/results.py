@@ -8,9 +8,9 @@ from middlechain import Assistant, ChatReply, Message, Result, ToolUse, Usage
 
 
 def read(result: Result) -> None:
-    assert_type(result, Result[str])
+    assert_type(result, Result[Any])
     assert_type(result.text, str)
-    assert_type(result.output, str)
+    assert_type(result.output, Any)
     assert_type(result.message, Assistant)
     assert_type(result.message.text, str)
     assert_type(result.messages, tuple[Message, ...])
@@ -42,7 +42,7 @@ def of_another_type(result: Result[int], anything: Result[Any]) -> None:
 
 
 assert_type(Result("hello", output=7), Result[int])
-assert_type(Result("hello"), Result[str])
+assert_type(Result("hello"), Result)
 assert_type(Result("hello", messages=[Assistant("hello")]).messages, tuple[Message, ...])
 assert_type(ChatReply(tool_calls=[ToolUse("add")]).tool_calls, tuple[ToolUse, ...])
 assert_type(ChatReply("hello"), ChatReply)
@@ -70,7 +70,7 @@ def refused_results(result: Result) -> None:
     Result(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Result("hello", txt="hello")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Result("hello", usage={"requests": 1})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    number: int = result.output  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    number: int = Result[str]("hello").output  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
     print(number)
 
 

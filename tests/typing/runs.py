@@ -32,7 +32,8 @@ def saw(event: Event) -> None:
 
 async def main(agent: Agent, before: Result, question: User) -> None:
     assert_type(await app.run(agent, "hello"), Result)
-    assert_type(await app.run(agent, "hello"), Result[str])
+    typed: Result[int] = await app.run(agent, "hello")  # of an agent with output=int
+    assert_type(typed.output, int)
     assert_type(await app.run(Greeter, "hello"), Result)
     assert_type(await app.run("other", "hello"), Result)
     assert_type(await run(Greeter, "hello"), Result)
