@@ -182,18 +182,17 @@ class Conversation:
             pause = self._check(decisions)
             target = heir(self._app, self._target, self._agent)
             check_changed(self._app, target, pause, decisions)
-            before = (self._messages, self._decided)
-            self._decided |= decisions.keys()
-            rest = taken(pause, decisions)
-            await self._keep(self._begins, _told(self._messages[self._begins :], decisions, rest), rest)
+            said, rest = self._messages[self._begins :], taken(pause, decisions)
+            with anyio.CancelScope(shield=True):  # from here on they have run, for all that anybody else knows
+                told = _told(said, decisions, rest)
+                await self._keep(self._begins, told, rest, decided=self._decided | decisions.keys())
             try:
                 begin = partial(execute, run, target, first_input(pause), resumed=(pause, decisions))
                 return await self._exchange(run, self._begins, begin)
             except BaseException:
                 if not run.outputs:  # nothing has run, so they wait as before
-                    messages, self._decided = before
                     with anyio.CancelScope(shield=True):
-                        await self._keep(self._begins, messages[self._begins :], pause)
+                        await self._keep(self._begins, said, pause, decided=self._decided - decisions.keys())
                 raise
 
     async def _exchange(
@@ -256,26 +255,27 @@ class Conversation:
         self._pause = pause if pause is not None and waiting_in(pause) else None
         self._decided = frozenset(state["decided"])
 
-    async def _keep(self, begins: int, said: Sequence[Message], pause: Pause | None) -> None:
-        """Note what was said in the exchange that begins there, and save it if there is a store."""
+    async def _keep(
+        self, begins: int, said: Sequence[Message], pause: Pause | None, decided: frozenset[str] | None = None
+    ) -> None:
+        """Save what was said in the exchange that begins there, if there is a store, and note it."""
         messages = (*self._messages[:begins], *said)
-        if pause is None and self._pause is not None:
-            self._decided |= waiting_in(self._pause).keys()
-        if pause is not None and begins != self._begins:
-            self._decided = frozenset()
-        before, self._messages, self._begins, self._pause = self._messages, messages, begins, pause
-        if self._sessions is None:
-            return
-        keep = min(self._stored, _in_common(before, messages))
-        state = {
-            "agent": self._agent,
-            "begins": begins,
-            "pause": None if pause is None else dump_pause(pause),
-            "decided": sorted(self._decided),
-        }
-        await self._sessions.save(self.id, keep=keep, messages=messages[keep:], state=state, version=self._version)
-        self._version += 1
-        self._stored = len(messages)
+        if decided is None:
+            decided = self._decided if pause is None or begins == self._begins else frozenset()
+            if pause is None and self._pause is not None:  # nobody will be asked about the others any more
+                decided |= waiting_in(self._pause).keys()
+        if self._sessions is not None:
+            keep = min(self._stored, _in_common(self._messages, messages))
+            state = {
+                "agent": self._agent,
+                "begins": begins,
+                "pause": None if pause is None else dump_pause(pause),
+                "decided": sorted(decided),
+            }
+            await self._sessions.save(self.id, keep=keep, messages=messages[keep:], state=state, version=self._version)
+            self._version += 1
+            self._stored = len(messages)
+        self._messages, self._begins, self._pause, self._decided = messages, begins, pause, decided
 
 
 def _in_common(one: Sequence[Message], other: Sequence[Message]) -> int:

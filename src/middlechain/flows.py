@@ -243,10 +243,7 @@ class _InTurn(Flow):
             place += 1
 
     def _pause(self, flow: Step, before: tuple[Message, ...], inner: dict[str, Pause]) -> Pause:
-        loop = flow.loop
-        if loop is None:
-            return Pause(self.name, before, inner=inner)
-        return Pause(self.name, before, inner=inner, iteration=loop.iteration, fails=loop.fails)
+        return Pause(self.name, before, inner=inner)
 
 
 class _Sequence(_InTurn):
@@ -287,11 +284,12 @@ class _Loop(_InTurn):
         loop = flow.loop = Loop(self._max_iterations, self._max_fails, flow.loop)
         outermost = not flow.until
         flow.until = Moment.FLOWED  # which pass is the last is known afterwards
+        begun = len(flow.exchange)
         if flow.pause is not None:
-            loop.iteration, loop.fails = flow.pause.iteration - 1, flow.pause.fails
+            loop.iteration, loop.fails, begun = flow.pause.iteration - 1, flow.pause.fails, flow.pause.since
         while True:
             loop.iteration += 1
-            loop.since = len(flow.history) + len(flow.exchange)
+            loop.since = len(flow.history) + begun
             result = await self._in_turn(flow, message)
             by = "pending" if result.pause is not None else await self._ended(flow, loop, result)
             result = self._result(flow, result, stopped_by=by, pending=_pending(result))
@@ -303,6 +301,12 @@ class _Loop(_InTurn):
             if by is not None:
                 return replace(result, stopped_by=None) if by in {"pending", "blocked"} else result
             message = _handed_on(flow, result) if _has_answer(flow) else message
+            begun = len(flow.exchange)
+
+    def _pause(self, flow: Step, before: tuple[Message, ...], inner: dict[str, Pause]) -> Pause:
+        loop = cast("Loop", flow.loop)
+        since = loop.since - len(flow.history)
+        return replace(super()._pause(flow, before, inner), iteration=loop.iteration, fails=loop.fails, since=since)
 
     async def _ended(self, flow: Step, loop: Loop, result: Result) -> str | None:
         """What ends the loop after this pass, if anything does."""

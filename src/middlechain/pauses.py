@@ -40,6 +40,7 @@ class Pause:
         transfer: of a step, the agent that gets the conversation when all calls of that reply have settled.
         iteration: of a loop, the pass it is in.
         fails: of a loop, consecutive failed tool turns so far.
+        since: of a loop, how many messages of its exchange come before the pass.
         done: of a flow whose members go on side by side, the results of those that have ended, by their place.
     """
 
@@ -50,6 +51,7 @@ class Pause:
     transfer: str | None = None
     iteration: int = 1
     fails: int = 0
+    since: int = 0
     done: Mapping[str, Result] = field(default_factory=dict)
 
 
@@ -102,6 +104,7 @@ def dump_pause(pause: Pause) -> dict[str, Any]:
         "transfer": pause.transfer,
         "iteration": pause.iteration,
         "fails": pause.fails,
+        "since": pause.since,
         "done": {place: _dump_result(result) for place, result in pause.done.items()},
     }
 
@@ -116,6 +119,7 @@ def load_pause(data: Mapping[str, Any]) -> Pause:
         data["transfer"],
         data["iteration"],
         data["fails"],
+        data["since"],
         {place: _load_result(result) for place, result in data["done"].items()},
     )
 
