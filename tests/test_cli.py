@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -125,17 +126,27 @@ def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 class PseudoTerminal:
-    """A terminal for a process to write to. It hands on what it gets as it is."""
+    """A terminal for a process to write to, and to read from. If it is raw, it hands on what it gets as it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, raw: bool = True) -> None:
         self._leader, self.follower = pty.openpty()
-        tty.setraw(self.follower)
+        self._closed = False
+        if raw:
+            tty.setraw(self.follower)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        os.close(self._leader)
+        self.close()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            os.close(self._leader)
+
+    def type(self, keys: str) -> None:
+        os.write(self._leader, keys.encode())
 
     def read(self, size: int) -> str:
         return os.read(self._leader, size).decode()
@@ -146,7 +157,7 @@ class PseudoTerminal:
         try:
             while part := os.read(self._leader, 65536):
                 output += part
-        except OSError:  # Linux says so when the other side is closed
+        except OSError:  # Linux says so when the other side is closed, or this one
             pass
         return output.decode()
 
@@ -671,6 +682,18 @@ def test_half_an_answer_is_not_in_a_pipe(write: Write) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", IT_BROKE)
 
 
+def test_calls_that_wait_for_approval_are_said_to(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    target = write("""
+        @tool(approve=True)
+        def pay(amount: float) -> str:
+            "Pay."
+            return "paid"
+        app = App(model="demo", agents=[Agent(name="a", tools=[pay])])
+    """)
+    assert main(["run", target, "pay 2"]) == 0
+    assert capsys.readouterr() == ("", "[waits for approval: pay(amount=2)]\n")
+
+
 def test_without_the_extra_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -758,7 +781,7 @@ class Closed(io.TextIOWrapper):
         super().__init__(io.BytesIO(), encoding="utf-8")
 
     def write(self, text: str) -> int:
-        raise BrokenPipeError
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
 def test_notes_that_nobody_reads_any_more_are_dropped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -830,10 +853,16 @@ def test_importing_the_library_or_its_command_line_imports_nothing_of_the_extra(
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def test_the_demo_plays_a_lookup_a_refusal_and_a_degraded_answer() -> None:
-    ended = process("demo")
+def test_the_demo_plays_a_lookup_a_refusal_a_degraded_answer_and_a_letter() -> None:
+    ended = process("demo", stdin=subprocess.DEVNULL)
     assert (ended.returncode, ended.stderr) == (0, "")
-    for part in ("outermost first", "is shipped", "Kim may refund up to 50 euros", "[degraded:"):
+    for part in (
+        "outermost first",
+        "Order 1042",
+        "nobody can be asked here",
+        "[degraded:",
+        "pass 2, reviewer: Approved.",
+    ):
         assert part in ended.stdout
 
 
@@ -846,6 +875,71 @@ def test_the_demo_answers_a_message_and_keeps_its_database_where_it_is_told_to(
     out = capsys.readouterr().out
     assert "20.00 euros refunded" in out
     assert "120" not in out
+
+
+REFUND = "Please refund order 1042: 120 euros"
+
+
+def refunded(capsys: pytest.CaptureFixture[str]) -> str:
+    """What the demo's database says was refunded."""
+    assert main(["demo", "What is the status of order 1042?", "--database", "kept.sqlite"]) == 0
+    (amount,) = re.findall(r"(\S+) euros refunded", capsys.readouterr().out)
+    return str(amount)
+
+
+@pytest.mark.parametrize(("options", "amount"), [([], "0.00"), (["--no"], "0.00"), (["--yes"], "120.00")])
+def test_where_nobody_can_be_asked_an_option_approves_and_nothing_else(
+    options: list[str], amount: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = process("demo", REFUND, "--database", "kept.sqlite", *options, input="y\n")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert refunded(capsys) == amount
+
+
+def asked_at_a_terminal(reply: Callable[[PseudoTerminal, subprocess.Popen[str]], None]) -> tuple[int, str]:
+    """The exit code of the demo, and what it shows on a terminal where somebody answers its question."""
+    with PseudoTerminal(raw=False) as screen:
+        options = {"stdin": screen.follower, "stderr": subprocess.DEVNULL}
+        with screen.shows("demo", REFUND, "--database", "kept.sqlite", **options) as running:
+            text = ""
+            while "? [y/N] " not in text:
+                text += screen.read(4096)
+            reply(screen, running)
+            text += screen.read_all()
+            return running.wait(), text
+
+
+@pytest.mark.parametrize(
+    ("keys", "says", "amount"),
+    [
+        ("y\n", "120.00 euros of order 1042 are refunded", "120.00"),
+        ("n\n", "The call was refused by the person", "0.00"),
+        ("\x04", "The call was refused by the person", "0.00"),  # Ctrl-D
+    ],
+)
+def test_t11_at_a_terminal_the_demo_asks_whether_to_refund(
+    keys: str, says: str, amount: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = asked_at_a_terminal(lambda screen, running: screen.type(keys))
+    assert code == 0
+    assert "  Approve refund_order(order_id=1042, amount=120)? [y/N] " in text
+    assert says in text
+    assert refunded(capsys) == amount
+
+
+def test_t11_ctrl_c_at_the_question_ends_the_demo_and_nothing_is_refunded(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = asked_at_a_terminal(lambda screen, running: running.send_signal(signal.SIGINT))
+    assert code == 130
+    assert text.endswith("\r\n")
+    assert refunded(capsys) == "0.00"
+
+
+def test_t11_a_terminal_that_goes_at_the_question_ends_the_demo_and_nothing_is_refunded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _ = asked_at_a_terminal(lambda screen, running: screen.close())
+    assert code == 141
+    assert refunded(capsys) == "0.00"
 
 
 # A real server
@@ -936,6 +1030,15 @@ def test_notes_are_wrapped_for_a_terminal_and_nowhere_else(monkeypatch: pytest.M
 def test_a_screen_says_when_nobody_reads_it() -> None:
     with pytest.raises(OutputClosed):
         Screen(Closed(), io.StringIO()).write("x")
+
+
+def test_a_fault_of_the_output_is_not_taken_for_a_reader_that_has_gone() -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        Screen(Full(), io.StringIO()).write("x")
 
 
 def test_a_tool_that_starts_ends_the_line_so_that_what_it_prints_has_one_of_its_own() -> None:

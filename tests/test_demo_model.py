@@ -10,6 +10,7 @@ import pytest
 from middlechain import (
     Agent,
     App,
+    Assistant,
     ChatCall,
     ChatReply,
     Image,
@@ -213,6 +214,42 @@ async def test_several_results_are_answered_in_their_order_and_older_ones_not_ag
     old = (User("a"), ToolMessage("old", "0", "now"))
     call = ChatCall((*old, User("b"), ToolMessage("x", "1", "now"), ToolMessage("y", "2", "greet")), TOOLS)
     assert (await DemoModel().chat(call)).text == f"now says: x\ngreet says: y {ABOUT}"
+
+
+HANDED_OVER = (
+    User("status of order 3"),
+    Assistant("", [ToolUse("transfer_to_orders", {}, "1")]),
+    ToolMessage("The conversation goes on with orders.", "1", "transfer_to_orders"),
+)
+
+
+@on_both_loops
+async def test_a5_it_goes_by_the_users_message_when_the_conversation_was_handed_over_to_it() -> None:
+    reply = await DemoModel().chat(ChatCall(HANDED_OVER, TOOLS))
+    assert reply.tool_calls == (ToolUse("order_status", {"order_id": 3}),)
+    reply = await DemoModel().chat(ChatCall(HANDED_OVER, (now,)))
+    assert reply.text.startswith("You said: status of order 3\nNo tool of mine")
+
+
+@on_both_loops
+async def test_after_a_handoff_a_tools_result_is_answered_as_ever() -> None:
+    asked = Assistant("", [ToolUse("order_status", {"order_id": 3}, "2")])
+    call = ChatCall((*HANDED_OVER, asked, ToolMessage("shipped", "2", "order_status")), TOOLS)
+    assert await DemoModel().chat(call) == ChatReply(f"order_status says: shipped {ABOUT}", model="demo")
+
+
+@on_both_loops
+@pytest.mark.parametrize("is_error", [True, False])
+async def test_a_handoff_that_was_refused_and_a_tool_named_like_one_have_results_like_any_other(is_error: bool) -> None:
+    @tool
+    def transfer_to_account(amount: float) -> str:
+        """Send money."""
+        return "sent"
+
+    tools = () if is_error else (transfer_to_account,)
+    call = ChatCall((User("send 5"), ToolMessage("so", "1", "transfer_to_account", is_error=is_error)), tools)
+    said = "reports an error" if is_error else "says"
+    assert (await DemoModel().chat(call)).text == f"transfer_to_account {said}: so {ABOUT}"
 
 
 @on_both_loops

@@ -259,6 +259,7 @@ class Plan:
     __slots__ = (
         "__weakref__",
         "agent",
+        "asked",
         "by_name",
         "conduct",
         "found",
@@ -283,7 +284,7 @@ class Plan:
         self.key: type[Agent] | None = None  # the class, for an instance that belongs to one run
         self.name = name_of_agent(agent)
         self.model = agent.model
-        self.settings = agent.settings
+        self.settings = self.asked = agent.settings  # of what code asks, and of the step's own turns
         self.limits = agent.limits
         check_model(self.model, self.name)
         if not isinstance(self.name, str):
@@ -309,7 +310,7 @@ class Plan:
                 f"the output_retries of {self.name} are {self.output_retries!r:.60}; give a whole number from 0 up"
             )
         if self.output is not None:
-            self.settings = self.output.settings(self.settings)
+            self.asked = self.output.settings(self.settings)
             if isinstance(self.instructions, str):
                 self.instructions = self.output.instructions(self.instructions)
         self.found = read_layers(agent.middleware, {}, None, f"Agent({self.name!r}, middleware=)")

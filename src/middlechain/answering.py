@@ -64,7 +64,7 @@ async def _answer(step: Step, input: Input) -> Result:
         step.run.spent = step.run.spent or of_run(step, error)
     if result.pause is not None or step.transfer is not None:
         return result  # the step goes on later, or another one in its place
-    return await _after_run(step, structured(step, result))
+    return structured(step, await _after_run(step, structured(step, result)))
 
 
 async def _before_run(step: Step, input: Input) -> None:
@@ -148,7 +148,7 @@ async def _goes_back(step: Step, reply: ChatReply) -> bool:
         if step.repaired >= step.plan.output_retries:
             raise unfit(step, error) from error
         step.repaired += 1
-        step.repairs = (*step.repairs, Assistant(reply.text), User(output.repair(error)))
+        step.repairs = (*step.repairs, (len(step.exchange), Assistant(reply.text), User(output.repair(error))))
         if step.edge is not None:
             await step.edge.retract(step.turn)
         step.turn -= 1  # the next reply takes its place

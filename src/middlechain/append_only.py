@@ -73,7 +73,8 @@ class AppendOnlyEdge:
 
     @property
     def _tell(self) -> Tell | None:
-        return self._step.run.tell if self._step.answering else None
+        step = self._step
+        return step.run.tell if step.answering and step.transfer is None else None
 
     def _of(self, turn: int) -> tuple[_Said, _Said]:
         return self._said.setdefault(turn, (_Said(), _Said()))

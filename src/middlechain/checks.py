@@ -53,27 +53,27 @@ def _issues(app: App, stack: Stack, targets: Sequence[object]) -> Iterator[str]:
                         f"two agents that {_shown(target)} may reach are named {name_of_agent(agent)!r}; "
                         "rename one with Agent(name=...)"
                     )
-                yield from _of_agent(app, stack, agent)
+                yield from _of_agent(app, stack, agent, target)
             refuse_cycles(app, target)
         except ConfigurationError as error:
             yield str(error)
 
 
-def _of_agent(app: App, stack: Stack, agent: Agent | type[Agent]) -> Iterator[str]:
+def _of_agent(app: App, stack: Stack, agent: Agent | type[Agent], target: object) -> Iterator[str]:
     try:
         plan = plan_of(agent if isinstance(agent, Agent) else object_of(agent))
         tools_with_transfers(app, plan)
     except ConfigurationError as error:
         yield str(error)
     else:
-        yield from _of_plan(app, stack, plan)
+        yield from _of_plan(app, stack, plan, target)
 
 
 def _shown(target: object) -> str:
     return repr(target) if isinstance(target, str) else repr(name_of_agent(cast("Agent | type[Agent]", target)))
 
 
-def _of_plan(app: App, stack: Stack, plan: Plan) -> Iterator[str]:
+def _of_plan(app: App, stack: Stack, plan: Plan, target: object) -> Iterator[str]:
     model = app.model if plan.model is None else plan.model
     if model is None and plan.own_run is None and plan.conduct is None:
         yield f"the agent {plan.name!r} has no model; give it one with Agent(model=...) or App(model=...)"
@@ -97,7 +97,7 @@ def _of_plan(app: App, stack: Stack, plan: Plan) -> Iterator[str]:
             "take them off, or do in run() what they do"
         )
     yield from _of_signatures(stack, plan)
-    yield from stack.unknown_names(plan, known_names(app, plan), tools=True)
+    yield from stack.unknown_names(plan, known_names(app, plan, target), tools=True)
 
 
 def _of_signatures(stack: Stack, plan: Plan) -> Iterator[str]:
@@ -126,9 +126,9 @@ def _takes_two(function: Callable[..., Any]) -> bool:
     return True
 
 
-def known_names(app: App, plan: Plan | None = None) -> set[str]:
-    """The names that agents and tools bear: those that are reached from the app's agents, and from the plan's."""
-    targets = (*app.agents.values(), *(() if plan is None else (plan.agent,)))
+def known_names(app: App, plan: Plan | None = None, *others: object) -> set[str]:
+    """The names that agents and tools bear: those reached from the app's agents, the plan's, and the others."""
+    targets = (*app.agents.values(), *(() if plan is None else (plan.agent,)), *others)
     known = set(app.agents) | {name_of_agent(one) for one in reached(app, *targets)} | known_tools(app, *targets)
     return known if plan is None else known | {*plan.by_name}
 

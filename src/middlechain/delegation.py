@@ -36,7 +36,7 @@ class Delegation:
         else:
             sent = (user_message(messages),)
         own = step.plan.model if model is None else model
-        reply, _ = await converse(step, sent, tools_of(tools, "ctx.chat()"), own, discard)
+        reply, _ = await converse(step, sent, tools_of(tools, "ctx.chat()"), own, discard, step.plan.settings)
         if step.guards is not None and step.guards.output and not for_guard:
             judged = await judge_with(step, step.guards.reply, reply)
             if isinstance(judged, Block):

@@ -23,7 +23,7 @@ from middlechain.pauses import Pause, decided_for, first_input, waiting_in
 from middlechain.records import Loop, Step, current
 from middlechain.results import Result
 from middlechain.steps import check_depth, in_time, run_through
-from middlechain.targets import plan_for, step_for, step_to_resume
+from middlechain.targets import continue_exchange, plan_for, step_for, step_to_resume
 
 __all__ = ["Flow", "Member", "answered", "called_tool", "is_agent", "loop", "parallel", "sequence"]
 
@@ -182,6 +182,8 @@ class Flow(Agent):
         history = (*flow.history, *flow.exchange)
         if pause is None or str(place) not in pause.inner:
             step = step_for(run, plan_for(run, target), caller=flow, history=history, answering=answering)
+            if flow.carried and not flow.exchange:  # the flow got the conversation handed over
+                continue_exchange(step, flow.carried)
         else:
             inner, decisions = pause.inner[str(place)], decided_for(pause, str(place), flow.decisions)
             step = step_to_resume(run, target, inner, decisions, caller=flow, history=history, answering=answering)
@@ -356,14 +358,14 @@ class _Parallel(Flow):
         done = {str(place): one for place, one in enumerate(results) if one.pause is None}
         pause = Pause(self.name, inner=inner, done=done)
         for place, one in enumerate(results):
-            flow.exchange += one.messages[1 if place else 0 :]
+            flow.exchange += one.messages[1 + len(flow.carried) if place else 0 :]
         merged = _together(results, self.name, "")
         waiting = tuple(waiting_in(pause).values())
         return self._result(flow, merged, pause=pause, pending=waiting, finish_reason="pending")
 
     async def _merged(self, flow: Step, results: Sequence[Result]) -> Result:
         for place, one in enumerate(results):
-            said = list(one.messages[1 if place else 0 :])
+            said = list(one.messages[1 + len(flow.carried) if place else 0 :])
             if said and _is_answer(said[-1]):
                 answer = said.pop()
                 said += [] if self._merge is None else [User(answer.content, name=one.agent)]
@@ -414,7 +416,8 @@ async def _call_function(flow: Step, function: Function, message: User) -> Resul
     text = message.text if value is None else _text(value, f"the function {name_of(function)!r} of a flow")
     output = value.output if isinstance(value, Result) else text
     answer = Assistant(text, finish_reason="stop")
-    return Result(text, output, (message, answer), finish_reason="stop", agent=name_of(function))
+    carried = () if flow.exchange else flow.carried
+    return Result(text, output, (message, *carried, answer), finish_reason="stop", agent=name_of(function))
 
 
 def _text(value: object, who: str) -> str:

@@ -223,7 +223,7 @@ def sendable(history: tuple[Message, ...]) -> tuple[Message, ...]:
     kept: list[Message] = []
     skipping = False
     for message in history:
-        skipping = message.blocked if isinstance(message, User) else skipping and isinstance(message, Assistant)
+        skipping = message.blocked if isinstance(message, User) else skipping  # all that came of it, also a handoff
         if not skipping:
             kept.append(message)
     return tuple(kept)

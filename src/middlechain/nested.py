@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from middlechain.context import Context
 from middlechain.errors import ConfigurationError
-from middlechain.records import step_of
+from middlechain.records import this_step
 from middlechain.tool_calls import WAITS, Waiting
 from middlechain.tools import Tool, ToolOutput, tool
 
@@ -25,25 +24,24 @@ class AgentAsTool:
     def __init__(self, agent: Agent | type[Agent]) -> None:
         self.agent = agent
 
-    async def __call__(self, input: str, ctx: Context[Any]) -> ToolOutput:
+    async def __call__(self, input: str) -> ToolOutput:
         """Ask another agent.
 
         Args:
             input: what it is asked; it knows nothing of this conversation.
-            ctx: of the step that asks.
         """
-        return await self._ask(input, ctx)
+        return await self._ask(input)
 
-    def after(self, pause: Pause, decisions: Decisions) -> Callable[[str, Context[Any]], Awaitable[ToolOutput]]:
+    def after(self, pause: Pause, decisions: Decisions) -> Callable[[str], Awaitable[ToolOutput]]:
         """The function that goes on where the agent stopped."""
 
-        async def go_on(input: str, ctx: Context[Any]) -> ToolOutput:
-            return await self._ask(input, ctx, (pause, decisions))
+        async def go_on(input: str) -> ToolOutput:
+            return await self._ask(input, (pause, decisions))
 
         return go_on
 
-    async def _ask(self, input: str, ctx: Context[Any], resumed: tuple[Pause, Decisions] | None = None) -> ToolOutput:
-        step = step_of(ctx)
+    async def _ask(self, input: str, resumed: tuple[Pause, Decisions] | None = None) -> ToolOutput:
+        step = this_step()
         result = await step.run.engine.delegate(step, self.agent, input, "tool", resumed)
         if result.pause is not None:
             return ToolOutput(WAITS, is_error=True, data=Waiting(None, result.pause))

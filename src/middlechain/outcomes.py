@@ -11,7 +11,7 @@ from middlechain.errors import LimitExceeded, OutputError
 from middlechain.guards import Deny
 from middlechain.judging import Block, refuse
 from middlechain.limits import NO_USAGE, Meter
-from middlechain.messages import Assistant, Message, User
+from middlechain.messages import Assistant, Message, ToolMessage, User
 from middlechain.pauses import Pause, waiting_in
 from middlechain.records import Step
 from middlechain.results import Result, last_answer
@@ -22,6 +22,7 @@ __all__ = [
     "blocked_input",
     "blocked_output",
     "complete",
+    "hands_over",
     "of_run",
     "pending",
     "result_of",
@@ -33,14 +34,30 @@ __all__ = [
 ]
 
 
-def result_of(step: Step, *last: Message, stopped_by: str | None = None, finish_reason: str | None = None) -> Result:
-    """The result of the step as it stands, with the message that ends it, if there is one."""
+def result_of(
+    step: Step,
+    *last: Message,
+    stopped_by: str | None = None,
+    finish_reason: str | None = None,
+    answers: bool = True,
+) -> Result:
+    """The result of the step as it stands, with the message that ends it, if there is one.
+
+    Args:
+        step: its record.
+        last: the message that ends it.
+        stopped_by: what stopped it.
+        finish_reason: default: that of the message.
+        answers: whether its text is an answer, which may yet be read as the agent's output type.
+    """
     messages = (*step.exchange, *last)
     place = last_answer(messages)
     message = None if place is None else messages[place]
     step.stamps.append(step.meter.usage)
+    text = "" if message is None else message.text
     step.made = Result(
-        "" if message is None else message.text,
+        text,
+        text if answers or step.plan.output is None else cast("Any", None),
         messages=messages,
         usage=step.meter.usage,
         finish_reason=finish_reason or (message.finish_reason if isinstance(message, Assistant) else None),
@@ -61,7 +78,7 @@ def stopped(step: Step, by: str = "limit") -> Result:
         if reply is None or not (reply.text or reply.reasoning)
         else (Assistant(reply.text, (), reply.reasoning, reason),)
     )
-    return result_of(step, *last, stopped_by=by, finish_reason=reason)
+    return result_of(step, *last, stopped_by=by, finish_reason=reason, answers=False)
 
 
 def pending(step: Step) -> Result:
@@ -74,6 +91,12 @@ def pending(step: Step) -> Result:
     result = result_of(step, finish_reason="pending")
     step.made = replace(result, pending=tuple(waiting_in(pause).values()), pause=pause)
     return step.made
+
+
+def hands_over(step: Step, result: Result) -> bool:
+    """Whether a step ends with the turn that hands the conversation over: no layer has answered in its place."""
+    handed = step.transfer is not None and result.pause is None
+    return handed and bool(result.messages) and isinstance(result.messages[-1], ToolMessage)
 
 
 def structured(step: Step, result: Result) -> Result:
@@ -90,7 +113,13 @@ def structured(step: Step, result: Result) -> Result:
         return result
     if result.output is not value and not (isinstance(result.output, str) and result.output == result.text):
         return result  # a layer's own
-    if result.blocked or result.degraded or result.stopped_by is not None or result.pause is not None:
+    if (
+        result.blocked
+        or result.degraded
+        or result.stopped_by is not None
+        or result.pause is not None
+        or (hands_over(step, result))
+    ):
         return replace(result, output=cast("Any", None))
     try:
         step.parsed = result.text, output.parse(result.text)
@@ -145,6 +174,10 @@ def complete(step: Step, result: Result, meter: Meter | None = None) -> Result:
             changes["messages"] = (*step.exchange, Assistant(result.text, finish_reason=reason))
     elif result is step.made and (meter or step.meter).usage is result.usage:
         return result
+    carried = step.carried
+    if carried and result.messages and result.messages[1 : 1 + len(carried)] != carried:  # of a step that was nested
+        result = replace(result, messages=(result.messages[0], *carried, *result.messages[1:]))
+        changes["messages"] = result.messages
     if result.messages and (last_answer(result.messages) is None or result.message.text != result.text):
         changes["messages"] = result.replace(text=result.text).messages
     if result.usage is NO_USAGE or any(result.usage is stamp for stamp in step.stamps):
@@ -169,11 +202,12 @@ def blocked_input(step: Step, block: Block) -> Result:
     step.exchange[0] = replace(cast("User", step.exchange[0]), blocked=True)
     step.passed |= {block.canned}
     answer = Assistant(block.canned, finish_reason="safety", blocked=True)
-    return replace(result_of(step, answer), blocked=True, blocked_by=block.guard.name)
+    return replace(result_of(step, answer, answers=False), blocked=True, blocked_by=block.guard.name)
 
 
 def blocked_output(step: Step, block: Block) -> Result:
     """The canned answer in place of one that was blocked."""
     step.passed |= {block.canned}
-    result = result_of(step, Assistant(block.canned, finish_reason="safety", blocked=True))
+    answer = Assistant(block.canned, finish_reason="safety", blocked=True)
+    result = result_of(step, answer, answers=False)
     return replace(result, blocked=True, blocked_by=block.guard.name)

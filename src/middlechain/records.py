@@ -193,7 +193,7 @@ class _Place:
     speaker: Step | None = None  # who answers in its place: a member, or who got the conversation
     transfer: Any = None  # the agent that gets it
     # An answer of the output type:
-    repairs: tuple[Message, ...] = ()  # of answers that did not parse; sent, and not kept
+    repairs: tuple[tuple[int, Message, Message], ...] = ()  # answers that did not parse, and where; sent, and not kept
     repaired: int = 0
     parsed: tuple[str, Any] | None = None  # the answer that did, and what it says
     # Calls that wait for approval:
@@ -295,8 +295,8 @@ class Step(_Place):
         self.reply = None
         self.denial = None
         self.exchange = [self.given[1], *self.carried]
-        if self.repairs:
-            self.repairs = ()
+        if self.repaired:
+            self.repairs, self.repaired = (), 0
         if self.transfer is not None or self.waiting:
             self.transfer, self.waiting = None, _NO_DATA
 
@@ -316,7 +316,9 @@ class Step(_Place):
 
     def at(self, turn: int) -> Origin:
         """The origin of an event of that turn."""
-        return Origin(self.run.id, self.agent_name, self.id, self.parent, turn, self.answering)
+        return Origin(
+            self.run.id, self.agent_name, self.id, self.parent, turn, self.answering and self.transfer is None
+        )
 
     async def emit(self, kind: Callable[..., Any], *payload: Any) -> None:
         """Tell observers and the stream, if there are any."""

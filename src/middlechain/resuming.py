@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from middlechain.admission import Admission
-from middlechain.agent import Agent, Plan, plan_of
+from middlechain.agent import Agent, Plan, name_of_agent, plan_of
 from middlechain.chat import ChatReply
 from middlechain.errors import ConfigurationError
 from middlechain.judging import Block
@@ -48,7 +48,7 @@ async def go_on(step: Step) -> Block | None:
     waiting = {id: Waiting(call) for id, call in pause.calls.items() if id not in decisions}
     undecided = [id for id in pause.inner if not decided_for(pause, id, decisions)]
     step.waiting = {**waiting, **{id: Waiting(None, pause.inner[id]) for id in undecided}}
-    step.transfer = pause.transfer
+    step.transfer = _handoff(step, pause.transfer)
     try:
         if fresh:
             await run_all(step, fresh, admission)
@@ -61,6 +61,12 @@ async def go_on(step: Step) -> Block | None:
         step.run.outputs = {**step.run.outputs, **outputs}
     settle_turn(step, pending)
     return None
+
+
+def _handoff(step: Step, name: str | None) -> object:
+    """Whoever gets the conversation: the handoff of that name, or None."""
+    named = {target if isinstance(target, str) else name_of_agent(target): target for target in step.plan.handoffs}
+    return None if name is None else named.get(name, name)
 
 
 def _as_output(message: ToolMessage) -> ToolOutput:

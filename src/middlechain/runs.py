@@ -14,7 +14,7 @@ from middlechain.events import LimitReached, Origin, RunFinished, RunStarted
 from middlechain.holds import Moment, holds_of_run
 from middlechain.limits import exceeded
 from middlechain.messages import Input, Message
-from middlechain.outcomes import complete, speaker_of, stopped
+from middlechain.outcomes import complete, speaker_of, stopped, structured
 from middlechain.pauses import Decisions, Pause
 from middlechain.records import Run, Step, step_of
 from middlechain.results import Result, RunCall, attach
@@ -65,7 +65,8 @@ async def _execute(
         result = complete(run.root or entry, result, run.meter)
         if run.denial is not None and not result.blocked:  # a run layer has caught it and answered
             result = replace(result, blocked=True, blocked_by=run.denial.guardrail)
-        edge = speaker_of(run.root or entry).edge
+        speaker = speaker_of(run.root or entry)
+        result, edge = structured(speaker, result), speaker.edge
         if edge is not None:
             result = await edge.finish(result, Moment.ENDED)
         outcome = _outcome(result)

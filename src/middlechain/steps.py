@@ -17,10 +17,20 @@ from middlechain.guards import Deny, StepGuards
 from middlechain.holds import Moment
 from middlechain.judging import Block, judge_answer, judge_input, note_denial, refuse
 from middlechain.limits import NO_USAGE, Limits
-from middlechain.messages import Assistant, Input, ToolMessage, input_of
-from middlechain.outcomes import blocked_input, blocked_output, complete, of_run, result_of, stopped, structured
+from middlechain.messages import Assistant, Input, input_of
+from middlechain.outcomes import (
+    blocked_input,
+    blocked_output,
+    complete,
+    hands_over,
+    of_run,
+    result_of,
+    stopped,
+    structured,
+)
 from middlechain.records import Step, current, step_of
 from middlechain.results import AgentCall, Result, attach
+from middlechain.structured import Unfit
 from middlechain.targets import successor_of
 from middlechain.turn import chain_of, wrong_return
 
@@ -47,12 +57,14 @@ async def _handing_over(first: Step, input: Input, via: str) -> Result:
     """Run a step, and those of whoever gets the conversation, as long as the last turn hands it over."""
     step, usage = first, NO_USAGE
     result = await run_step(step, input, via)
-    while step.transfer is not None and isinstance(result.messages[-1], ToolMessage):  # no layer has answered instead
+    while step.transfer is not None and result.pause is None:
         usage += step.meter.usage
         step = first.speaker = successor_of(step, result.messages)
         if first.host is None:
             first.run.root = step
-        result = await run_step(step, input_of(result.messages[0]), "handoff")
+        input = input_of(result.messages[0])
+        conduct = step.plan.conduct
+        result = await (run_step(step, input, "handoff") if conduct is None else conduct(step, input))
     if first.host is None or step is first or result.usage is not step.meter.usage:
         return result
     usage += step.meter.usage
@@ -89,6 +101,8 @@ async def run_step(step: Step, input: Input, via: str) -> Result:
                 await step.emit(AgentFinished, None)
                 raise
             result = recovered
+        if step.transfer is not None and result.pause is None and not hands_over(step, result):
+            step.transfer = None  # a layer, or `on_error`, has answered instead
         if step.ledger is not None:
             result = replace(result, validations=step.ledger.validations)
         if step.edge is not None:
@@ -116,11 +130,22 @@ async def _recovered_and_judged(step: Step, error: Exception) -> Result | None:
         return recovered
     judged = await judge_answer(step, guards.output if recovered.degraded else guards.final, recovered.text)
     if isinstance(judged, str):
-        return recovered if judged == recovered.text else recovered.replace(text=judged)
+        return recovered if judged == recovered.text else _reread(step, recovered, judged)
     if isinstance(judged.outcome, Deny):
         raise refuse(step, judged) from error
     blocked = blocked_output(step, judged)
     return replace(blocked, degraded=True, error=error) if recovered.degraded else blocked
+
+
+def _reread(step: Step, recovered: Result, text: str) -> Result:
+    """A degraded answer that a guard changed; the value says what the text says, or there is none."""
+    output, rewritten = step.plan.output, recovered.replace(text=text)
+    if output is None or recovered.output is None:
+        return rewritten
+    try:
+        return replace(rewritten, output=output.parse(text))
+    except Unfit:
+        return replace(rewritten, output=None)
 
 
 async def _guarded(step: Step, call: AgentCall) -> Result:
@@ -179,6 +204,8 @@ async def _judge_result(step: Step, guards: StepGuards, result: Result) -> Resul
     if not changed and result.blocked:
         return result
     reply, step.reply = step.reply, None  # what did not pass is not for a limit to give away
+    if not changed and hands_over(step, result):
+        return result
     judged = await judge_answer(step, guards.output if changed else guards.final, result.text)
     if isinstance(judged, Block):
         if isinstance(judged.outcome, Deny):
@@ -242,7 +269,8 @@ async def _abandon(call: AgentCall, failure: BaseException | None) -> None:
 
 
 def _complete(call: AgentCall, result: Result) -> Result:
-    return complete(step_of(call.ctx), result)
+    step = step_of(call.ctx)
+    return structured(step, complete(step, result))
 
 
 AGENT: Scope[AgentCall, Result] = Scope("agent", AgentCall, Result, _abandon, attach, _complete)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "agent_for",
+    "continue_exchange",
     "heir",
     "object_of",
     "plan_for",
@@ -124,7 +125,7 @@ def successor_of(step: Step, said: tuple[Message, ...]) -> Step:
     successor.answering, step.answering = step.answering, False
     successor.until = step.until
     successor.ledger = step.ledger
-    _continue(successor, said[1:])
+    continue_exchange(successor, said[1:])
     return _ready(successor)
 
 
@@ -147,7 +148,7 @@ def step_to_resume(
     step = step_for(run, plan, caller=caller, history=history, answering=answering)
     step.pause, step.decisions = pause, decisions
     if plan.conduct is None:
-        _continue(step, pause.exchange[1:])
+        continue_exchange(step, pause.exchange[1:])
     return step
 
 
@@ -191,19 +192,27 @@ def reached(app: App, *targets: object) -> Iterator[Agent | type[Agent]]:
             line += [*_listed(agent.handoffs), *_inside(agent)]
 
 
-def refuse_cycles(app: App, target: object, way: tuple[str, ...] = ()) -> None:
+def refuse_cycles(app: App, target: object) -> None:
     """Refuse agents that are tools of each other: each would ask the next one, and none would answer.
 
     Raises:
-        ConfigurationError: for a cycle.
+        ConfigurationError: for a cycle among all that may come to run.
     """
-    agent = agent_for(app, target)
-    name = name_of_agent(agent)
-    if name in way:
-        cycle = " > ".join((*way[way.index(name) :], name))
+    clear: set[int] = set()
+    for agent in reached(app, target):
+        _refuse_cycle(app, agent, (), clear)
+
+
+def _refuse_cycle(app: App, agent: Agent | type[Agent], way: tuple[Agent | type[Agent], ...], clear: set[int]) -> None:
+    if id(agent) in clear:
+        return
+    places = [place for place, one in enumerate(way) if one is agent]
+    if places:
+        cycle = " > ".join(map(name_of_agent, (*way[places[0] :], agent)))
         raise ConfigurationError(f"these agents are tools of each other: {cycle}; take one of them out of the cycle")
     for other in _inside(agent):
-        refuse_cycles(app, other, (*way, name))
+        _refuse_cycle(app, agent_for(app, other), (*way, agent), clear)
+    clear.add(id(agent))
 
 
 def _inside(agent: Agent | type[Agent]) -> list[Any]:
@@ -233,7 +242,7 @@ def _is_class(one: object) -> bool:
     return isinstance(one, type) and issubclass(one, Agent)
 
 
-def _continue(step: Step, carried: tuple[Message, ...]) -> None:
+def continue_exchange(step: Step, carried: tuple[Message, ...]) -> None:
     """Have a step begin where its exchange has come to."""
     step.carried = carried
     step.base = sum(type(message) is Assistant for message in carried)
@@ -252,9 +261,10 @@ def _ready(step: Step) -> Step:
         chains["guards"] = run.stack.guards_of(step.plan)
     step.guards = chains["guards"]
     if step.plan.handoffs:
-        if "tools" not in chains:
-            chains["tools"] = tools_with_transfers(run.app, step.plan)
-        step.tools, step.by_name = chains["tools"]
+        tools = None if step.plan.key is not None else chains.get("tools")  # objects of a class have tools of their own
+        if tools is None:
+            tools = chains["tools"] = tools_with_transfers(run.app, step.plan)
+        step.tools, step.by_name = tools
     if run.streaming:
         step.edge = _edge(step)
         if step.in_line:

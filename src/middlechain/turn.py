@@ -12,7 +12,7 @@ import anyio
 from middlechain.admission import Admission
 from middlechain.bus import pump
 from middlechain.chain import Handler, Scope, is_marked, name_of, observes, settle
-from middlechain.chat import CHAT, CUT_OFF, ChatCall, ChatReply, Model, Offer, Send, ask_model, discard
+from middlechain.chat import CHAT, CUT_OFF, ChatCall, ChatReply, Model, Offer, Send, Settings, ask_model, discard
 from middlechain.errors import ToolError, WrongReturn
 from middlechain.events import ModelFinished, ModelStarted, ToolFinished, ToolStarted
 from middlechain.execution import run_tool
@@ -97,13 +97,13 @@ async def ask(step: Step) -> tuple[ChatReply | Block, Offer]:
             if not isinstance(value, str):
                 raise wrong_return(hook, "before_prompt", value, "a str")
             prompt = value
-    messages = (*step.sendable, *step.exchange, *step.repairs)
+    messages = (*step.sendable, *_so_far(step))
     if prompt:
         messages = (System(prompt), *messages)
     send = discard if step.edge is None else step.edge.sender(turn)
     if step.guards is not None and step.guards.output:
         return await _ask_guarded(step, messages, send)
-    reply, offer = await converse(step, messages, step.tools, plan.model, send)
+    reply, offer = await converse(step, messages, step.tools, plan.model, send, plan.asked)
     if step.edge is not None:
         reply = await step.edge.replied(turn, reply)
     if step.listening:
@@ -111,16 +111,24 @@ async def ask(step: Step) -> tuple[ChatReply | Block, Offer]:
     return reply, offer
 
 
+def _so_far(step: Step) -> Sequence[Message]:
+    """What was said in the exchange, with the answers that went back where they were said."""
+    said = list(step.exchange)
+    for place, *repair in reversed(step.repairs):
+        said[place:place] = repair
+    return said
+
+
 async def _ask_guarded(step: Step, messages: tuple[Message, ...], send: Send) -> tuple[ChatReply | Block, Offer]:
     """The same where guards judge the reply: what streams is watched, and judged before anything else is done."""
     plan, guards = step.plan, cast("StepGuards", step.guards)
     if send is discard:
-        reply, offer = await converse(step, messages, plan.tools, plan.model, send)
+        reply, offer = await converse(step, messages, step.tools, plan.model, send, plan.asked)
     else:
         watch = Watch(guards.output, step.ctx, send, closes=_closes(step, guards.output[0]))
         asked = None
         with watch.scope:
-            asked = await converse(step, messages, step.tools, plan.model, watch.send)
+            asked = await converse(step, messages, step.tools, plan.model, watch.send, plan.asked)
         reply, offer = (watch.reply, Offer(step.tools)) if asked is None or watch.closed else asked
     judged = await judge_with(step, guards.reply, reply)
     if isinstance(judged, Block):
@@ -164,7 +172,12 @@ def canned_reply(step: Step, block: Block) -> ChatReply:
 
 
 async def converse(
-    step: Step, messages: tuple[Message, ...], tools: tuple[Tool, ...], model: Model | str | None, send: Send
+    step: Step,
+    messages: tuple[Message, ...],
+    tools: tuple[Tool, ...],
+    model: Model | str | None,
+    send: Send,
+    settings: Settings,
 ) -> tuple[ChatReply, Offer]:
     """One call through the chat layers. What it sends is the caller's to settle, and so is the last event."""
     plan, run = step.plan, step.run
@@ -175,7 +188,7 @@ async def converse(
     call = ChatCall(
         messages,
         tools,
-        plan.settings,
+        settings,
         model,
         send is not discard,
         send,

@@ -94,13 +94,20 @@ def explain(
 def demo(
     message: Annotated[str | None, typer.Argument(help="What to ask; - reads it from standard input.")] = None,
     database: Annotated[Path | None, typer.Option(help="Keep its SQLite file here; default: a temporary one.")] = None,
+    approve: Annotated[
+        bool | None,
+        typer.Option("--yes/--no", help="What to say to calls that wait for approval; default: ask at the terminal."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
-    """Play a help desk with a database, layers and hooks, offline. Without a message it answers a few of its own."""
+    """Play a help desk, offline: agents that work together, layers, hooks, and a refund that waits for approval.
+
+    Without a message it answers a few of its own. Where nobody can be asked for approval, it is refused.
+    """
     screen = Screen(sys.stdout, sys.stdout)
     with reporting(screen, debug), tempfile.TemporaryDirectory(prefix="middlechain-") as directory:
         messages = MESSAGES if message is None else [question_of(message)]
-        anyio.run(play, messages, database or Path(directory, "orders.sqlite"), screen)
+        anyio.run(play, messages, database or Path(directory, "orders.sqlite"), screen, approve)
 
 
 def _agent_name(app: App, name: str | None) -> str:

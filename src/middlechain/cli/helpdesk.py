@@ -1,12 +1,11 @@
-"""A help desk over a small SQLite file: what `middlechain demo` plays, and the library's parts in one file.
+"""The help desk of `middlechain demo`, first half: its tools over a small SQLite file, and what wraps their calls.
 
-Read it from top to bottom: tools, a layer around model calls, a layer around tool calls, an agent with two hooks, and
-the app that puts them together. Nothing here knows whether it is run or streamed.
+Read it from top to bottom: tools, which of their calls wait for approval, layers around runs and model calls, and a
+layer around tool calls. The agents are next door, in `team`. Nothing here knows whether it is run or streamed.
 """
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -16,25 +15,24 @@ from typing import Any
 import anyio
 
 from middlechain import (
-    Agent,
-    App,
     ChatCall,
     ChatReply,
     ConfigurationError,
-    Context,
     FatalToolError,
     Next,
+    Result,
+    RunCall,
     ToolCall,
     ToolError,
     ToolOutput,
-    ToolResult,
     observes,
 )
 
-__all__ = ["COLLEAGUE", "HelpDesk", "Orders", "help_desk", "log_timings", "refund_limit"]
+__all__ = ["COLLEAGUE", "Orders", "Timings", "needs_approval", "refund_limit"]
 
-# Who sits at the desk. It is given to a run as `data=`: layers and tools read it, the model never sees it.
-COLLEAGUE: Mapping[str, Any] = {"user": "Kim", "refund_limit": 50}
+# Who sits at the desk, and up to how many euros they may refund. It is given to a run as `data=`: layers and tools read
+# it, the model never sees it.
+COLLEAGUE: Mapping[str, Any] = {"user": "Kim", "alone": 50, "with_approval": 150}
 
 _MARK = 1835231332  # tells our files from others
 _SCHEMA = """
@@ -147,56 +145,54 @@ def _euros(cents: int) -> str:
     return f"{cents / 100:.2f} euros"
 
 
-@observes  # it changes no reply, so a stream that cannot take text back need not wait for it
-async def log_timings(call: ChatCall, next: Next[ChatCall, ChatReply]) -> ChatReply:
-    """A chat layer: logs how long each model call took, streamed or not, also when it failed."""
-    began = anyio.current_time()
-    try:
-        return await next()
-    finally:
-        call.ctx.log.info("model call", seconds=round(anyio.current_time() - began, 4))
+def needs_approval(call: ToolCall) -> bool:
+    """A predicate for `tool(approve=)`: whether a refund is above what this colleague may grant alone.
+
+    Such a call does not run. The conversation waits, and goes on when somebody has decided.
+    """
+    return not _within(call, "alone")
+
+
+class Timings:
+    """A bundle: two layers that belong together. It logs how long the model calls of a run took, also of a failed one.
+
+    What belongs to a run lives in its `ctx`, since one object serves all runs. Both change no answer, and the mark says
+    so: a stream that cannot take text back need not wait for them.
+    """
+
+    @observes
+    async def run(self, call: RunCall, next: Next[RunCall, Result]) -> Result:
+        """Around a run, with all the agents that it comes to ask."""
+        call.ctx.model_calls, call.ctx.model_seconds = 0, 0.0
+        try:
+            return await next()
+        finally:
+            seconds = round(call.ctx.model_seconds, 4)
+            call.ctx.log.info("timings", model_calls=call.ctx.model_calls, seconds=seconds)
+
+    @observes
+    async def chat(self, call: ChatCall, next: Next[ChatCall, ChatReply]) -> ChatReply:
+        """Around every model call, streamed or not."""
+        began = anyio.current_time()
+        try:
+            return await next()
+        finally:
+            call.ctx.model_calls += 1
+            call.ctx.model_seconds += anyio.current_time() - began
 
 
 async def refund_limit(call: ToolCall, next: Next[ToolCall, ToolOutput]) -> ToolOutput:
-    """A tool layer: refuses a refund above what this colleague may grant, and tells the model so.
+    """A tool layer: refuses a refund that no approval would help, and tells the model so.
 
-    It answers in place of the tool, which does not run. The model reads the reason and can go on from there. A call
-    that has a problem goes on: it will not run either, and the model is told why.
+    It answers in place of the tool, which does not run, and nobody is asked about it. The model reads the reason and
+    can go on from there. A call that has a problem goes on: it will not run either, and the model is told why.
     """
-    data = call.ctx.data
-    # not <= rather than >, so that NaN is refused
-    if call.problem is None and not float(call.args["amount"]) <= data["refund_limit"]:
-        reason = f"{data['user']} may refund up to {data['refund_limit']} euros. Ask a supervisor for more."
-        return ToolOutput(reason, is_error=True)
+    if call.problem is None and not _within(call, "with_approval"):
+        user, most = call.ctx.data["user"], call.ctx.data["with_approval"]
+        return ToolOutput(f"{user} may not refund more than {most} euros, approved or not.", is_error=True)
     return await next()
 
 
-class HelpDesk(Agent):
-    """An agent with two hooks: a hook is a method, and None keeps what there is."""
-
-    instructions = "You work at the help desk of a shop. Look things up; do not guess."
-
-    def after_tool(self, result: ToolResult, ctx: Context) -> str | None:
-        """Hide e-mail addresses, so that no model provider gets to see them."""
-        return re.sub(r"[\w.+-]+@[\w.-]+\w", "address hidden", result.output)
-
-    def on_error(self, error: Exception, ctx: Context) -> str | None:
-        """Answer for a step that crashed. The result is marked as degraded and holds the error."""
-        return "I cannot answer that right now. A colleague will look into it."
-
-
-def help_desk(database: Path) -> App:
-    """The app.
-
-    Args:
-        database: path of the SQLite file, see `Orders`.
-
-    Raises:
-        ConfigurationError: when the file cannot be used.
-    """
-    orders = Orders(database)
-    desk = HelpDesk(tools=[orders.order_status, orders.customer_orders, orders.refund_order, orders.invoice_total])
-    app = App(name="help desk", model="demo", agents=[desk])
-    app.use(chat=log_timings)
-    app.use(tool=refund_limit, only="refund_order")
-    return app
+def _within(call: ToolCall, limit: str) -> bool:
+    within: bool = float(call.args["amount"]) <= call.ctx.data[limit]  # which NaN never is
+    return within

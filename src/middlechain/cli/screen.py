@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from errno import EIO, EPIPE
 from typing import Any, Self, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from middlechain import Event, Result, TextDelta, ToolStarted
+from middlechain import Event, Result, TextDelta, ToolCall, ToolStarted
 
-__all__ = ["Answer", "OutputClosed", "Screen", "printable"]
+__all__ = ["Answer", "OutputClosed", "Screen", "described", "printable"]
 
 # What a terminal obeys instead of showing it, but for tab and newline.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -28,6 +29,12 @@ class OutputClosed(Exception):
 def printable(text: str) -> str:
     """The text without the characters by which it could steer a terminal."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def described(call: ToolCall) -> str:
+    """The call on one line, as `name(argument=value)`."""
+    args = ", ".join(f"{name}={value!r}".removesuffix(".0") for name, value in call.args.items())
+    return f"{call.name}({args})"
 
 
 class Screen:
@@ -121,7 +128,9 @@ def _write(file: TextIO, text: str) -> None:
     try:
         file.write(text)
         file.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in {EPIPE, EIO}:  # EIO says that a terminal has gone
+            raise
         raise OutputClosed from None
 
 
@@ -166,6 +175,8 @@ def _remarks(result: Result) -> list[str]:
         remarks.append(f"degraded: on_error answered in place of {type(result.error).__name__}: {result.error}")
     if result.stopped_by is not None:
         remarks.append(f"stopped ({result.stopped_by}): this is what there was by then")
+    elif result.pending:
+        remarks.append(f"waits for approval: {', '.join(described(call) for call in result.pending)}")
     elif not result.text:
         remarks.append("the answer is empty")
     return remarks

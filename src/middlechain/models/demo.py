@@ -6,13 +6,13 @@ Bounded on purpose. All that it can do is said in `DemoModel`; whoever needs mor
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
 from middlechain.chat import ChatCall, ChatReply
 from middlechain.events import TextDelta
-from middlechain.messages import ToolMessage, ToolUse, User
+from middlechain.messages import Assistant, Message, ToolMessage, ToolUse, User
 from middlechain.tools import Tool
 
 __all__ = ["DemoModel"]
@@ -38,6 +38,7 @@ class DemoModel:
       arguments from the numbers, the quoted strings and the enum values in the message. Where a required argument
       is not there, it asks for it instead.
     - After a tool's result it answers with that result.
+    - When another agent has handed the conversation over to it (`transfer_to_...`), it goes by the user's message.
     - To anything else it says plainly what it heard.
 
     It streams word by word, and reports no usage, since it has none.
@@ -54,7 +55,7 @@ class DemoModel:
 
     async def chat(self, call: ChatCall, /) -> ChatReply:
         """Answer the call by the rules."""
-        asked = call.messages[-1].text if call.messages and isinstance(call.messages[-1], User) else ""
+        asked = _asked(call)
         tool = _fitting(call.tools, asked)
         arguments, missing = ({}, None) if tool is None else _arguments(tool, asked)
         if tool is not None and missing is None:
@@ -66,11 +67,28 @@ class DemoModel:
         return ChatReply(text, model=self.name)
 
 
+def _asked(call: ChatCall) -> str:
+    """The user's message, as long as nothing has been done about it but to hand it over to this agent."""
+    own = {tool.name for tool in call.tools}
+    last = next((message for message in reversed(call.messages) if not _hands_over(message, own)), None)
+    return last.text if isinstance(last, User) else ""
+
+
+def _hands_over(message: Message, own: Container[str]) -> bool:
+    """Whether a message is part of a handoff, given that all that come after it are.
+
+    A tool of the agent's own that is named like one is none: it would be called over and over.
+    """
+    if isinstance(message, ToolMessage):
+        return message.name.startswith("transfer_to_") and message.name not in own and not message.is_error
+    return isinstance(message, Assistant) and bool(message.tool_calls)
+
+
 def _answer(call: ChatCall, asked: str) -> str:
     """What there is to say without calling a tool."""
     newest_first = takewhile(lambda message: isinstance(message, ToolMessage), reversed(call.messages))
     results = [message for message in newest_first if isinstance(message, ToolMessage)]
-    if results:
+    if results and not asked:
         return "\n".join(
             f"{result.name} {'reports an error' if result.is_error else 'says'}: {result.text}"
             for result in reversed(results)
