@@ -45,8 +45,9 @@ def _issues(app: App, stack: Stack, targets: Sequence[object]) -> Iterator[str]:
     if not targets:
         yield "there is nothing to check: no agents; give them with App(agents=[...]), or name them: app.check(agent)"
     for target in targets:
+        unknown: list[str] = []
         try:
-            for agent in reached(app, target):
+            for agent in reached(app, target, unknown=unknown):
                 other = named.setdefault(name_of_agent(agent), agent)
                 if other is not agent and not isinstance(agent, Flow):
                     yield (
@@ -54,6 +55,7 @@ def _issues(app: App, stack: Stack, targets: Sequence[object]) -> Iterator[str]:
                         "rename one with Agent(name=...)"
                     )
                 yield from _of_agent(app, stack, agent, target)
+            yield from unknown
             refuse_cycles(app, target)
         except ConfigurationError as error:
             yield str(error)
@@ -129,10 +131,11 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 def known_names(app: App, plan: Plan | None = None, *others: object) -> set[str]:
     """The names that agents and tools bear: those reached from the app's agents, the plan's, and the others."""
     targets = (*app.agents.values(), *(() if plan is None else (plan.agent,)), *others)
-    known = set(app.agents) | {name_of_agent(one) for one in reached(app, *targets)} | known_tools(app, *targets)
+    known = set(app.agents) | {name_of_agent(one) for one in reached(app, *targets, unknown=[])}
+    known |= known_tools(app, *targets)
     return known if plan is None else known | {*plan.by_name}
 
 
 def known_tools(app: App, *targets: object) -> set[str]:
     """The names of the tools of all that is reached from the targets."""
-    return {name for one in reached(app, *targets) for name in tool_names(one)}
+    return {name for one in reached(app, *targets, unknown=[]) for name in tool_names(one)}

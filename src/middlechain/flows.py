@@ -18,7 +18,7 @@ from middlechain.errors import ConfigurationError, GuardrailDenied, LimitExceede
 from middlechain.holds import Moment
 from middlechain.judging import ledger_of, note_denial
 from middlechain.messages import Assistant, Input, Message, ToolMessage, User, user_message
-from middlechain.outcomes import assistants, result_of, said_in, speaker_of
+from middlechain.outcomes import assistants, of_run, result_of, said_in, speaker_of
 from middlechain.pauses import Pause, decided_for, first_input, waiting_in
 from middlechain.records import Loop, Step, current
 from middlechain.results import Result
@@ -136,13 +136,13 @@ class Flow(Agent):
     async def _conduct(self, flow: Step, input: Input) -> Result:
         """Run the members, within the depth and the deadline of the run."""
         flow.exchange = [] if flow.pause is None else list(flow.pause.exchange)
-        flow.given = (input, user_message(input))
+        flow.given = (input, flow.message_of(input))
         token = current.set(flow)
         try:
             await check_depth(flow)
             result = await self._streamed(flow, await self._go(flow, flow.given[1]))
         except LimitExceeded as error:
-            error.result = partial = self._so_far(flow)
+            error.result = partial = self._so_far(flow, error.result)
             if not error.stops:
                 raise
             return partial
@@ -168,7 +168,8 @@ class Flow(Agent):
         if not is_agent(member):
             return await _call_function(flow, cast("Function", member), message)
         step, input = self._step(flow, place, message, answering)
-        flow.members = (*flow.members, step)
+        step.place = place
+        flow.members = tuple(sorted((*flow.members, step), key=lambda one: one.place))
         flow.speaker = step
         try:
             return await run_through(step, input, "flow")
@@ -189,6 +190,8 @@ class Flow(Agent):
             step = step_to_resume(run, target, inner, decisions, caller=flow, history=history, answering=answering)
             message = user_message(first_input(inner))
         step.asked_by = message.name
+        if step.pause is None:
+            step.given = (_input(message), message)
         return step, _input(message)
 
     def _result(self, flow: Step, result: Result, **changes: Any) -> Result:
@@ -205,10 +208,18 @@ class Flow(Agent):
         )
         return flow.made
 
-    def _so_far(self, flow: Step) -> Result:
-        """What there is when a limit has ended the flow."""
-        _close(flow)
-        return result_of(flow, stopped_by="limit", finish_reason="limit")
+    def _so_far(self, flow: Step, partial: Result | None) -> Result:
+        """What there is when a limit has ended the flow; a member that it has ended has left what it said."""
+        _close(flow, partial)
+        if not flow.exchange and flow.given is not None:
+            flow.exchange = [flow.given[1]]
+        agent = flow.plan.name
+        if flow.handed is not None and len(flow.exchange) <= flow.handed[0] + 1:
+            place, earlier = flow.handed
+            agent = earlier.agent
+            flow.exchange[place:] = [Assistant(earlier.text, finish_reason="limit")]
+        flow.made = replace(result_of(flow, stopped_by="limit", finish_reason="limit"), agent=agent)
+        return flow.made
 
     async def _streamed(self, flow: Step, result: Result) -> Result:
         """Send what no member has sent of the answer."""
@@ -227,19 +238,22 @@ class _InTurn(Flow):
     async def _in_turn(self, flow: Step, message: User) -> Result:
         """The result of the last member that had its turn."""
         place = 0 if flow.pause is None else int(next(iter(flow.pause.inner)))
-        result: Result | None = None
         while True:
             last = place == len(self.members) - 1
-            before, earlier = tuple(flow.exchange), result
+            before = tuple(flow.exchange)
             result = await self._member(flow, place, message, answering=last)
             flow.pause = None
             if result.pause is not None:
                 result = replace(result, pause=self._pause(flow, before, {str(place): result.pause}))
-            elif earlier is not None and _said_nothing(result):
+            elif flow.handed is not None and _said_nothing(result):
+                earlier = flow.handed[1]
                 result = replace(earlier, stopped_by=result.stopped_by, finish_reason=result.finish_reason)
                 result = result.replace(messages=(Assistant(earlier.text, finish_reason=result.finish_reason),))
+                flow.speaker = flow  # the member that was stopped has not said it
             _take(flow, result)
             if last or _ends(flow, result):
+                if not last and flow.run.stop_reason is not None and result.stopped_by is None:
+                    result = replace(result, stopped_by="stop")
                 return result
             message = _handed_on(flow, result)
             place += 1
@@ -295,11 +309,14 @@ class _Loop(_InTurn):
             result = await self._in_turn(flow, message)
             by = "pending" if result.pause is not None else await self._ended(flow, loop, result)
             result = self._result(flow, result, stopped_by=by, pending=_pending(result))
+            if by == "limit":
+                result = replace(result, finish_reason="limit")
             speaker = speaker_of(flow)
-            if by is None:
-                speaker.answering = False
-            if speaker.edge is not None and flow.run.append_only and (by is None or outermost):
-                result = await speaker.edge.finish(result, Moment.FLOWED)
+            if speaker is not flow:  # or the flow sends it, once it is known
+                if by is None:
+                    speaker.answering = False
+                if speaker.edge is not None and flow.run.append_only and (by is None or outermost):
+                    result = await speaker.edge.finish(result, Moment.FLOWED)
             if by is not None:
                 return replace(result, stopped_by=None) if by in {"pending", "blocked"} else result
             message = _handed_on(flow, result) if _has_answer(flow) else message
@@ -321,8 +338,13 @@ class _Loop(_InTurn):
         if result.blocked:
             return "blocked"
         until = self._until
-        if until is not None and await in_time(flow, lambda: settle(until(flow.ctx))):
-            return "until"
+        try:
+            if until is not None and await in_time(flow, lambda: settle(until(flow.ctx))):
+                return "until"
+        except LimitExceeded as error:
+            if not error.stops:
+                raise
+            return "limit"
         return "iterations" if loop.iteration >= loop.max_iterations else None
 
 
@@ -364,8 +386,12 @@ class _Parallel(Flow):
         return self._result(flow, merged, pause=pause, pending=waiting, finish_reason="pending")
 
     async def _merged(self, flow: Step, results: Sequence[Result]) -> Result:
+        question = results[0].messages[0]
+        if isinstance(question, User) and any(getattr(one.messages[0], "blocked", False) for one in results):
+            question = replace(question, blocked=True)
+        flow.exchange.append(question)
         for place, one in enumerate(results):
-            said = list(one.messages[1 + len(flow.carried) if place else 0 :])
+            said = list(one.messages[1 + len(flow.carried) if place else 1 :])
             if said and _is_answer(said[-1]):
                 answer = said.pop()
                 said += [] if self._merge is None else [User(answer.content, name=one.agent)]
@@ -374,6 +400,8 @@ class _Parallel(Flow):
         merge = self._merge
         if merge is not None:
             value = await in_time(flow, lambda: settle(merge(tuple(results), flow.ctx)))
+        if value is None and all(map(_said_nothing, results)):
+            return self._result(flow, _together(results, self.name, ""))
         if value is None:
             value = BREAK.join(one.text for one in results if one.text)
         text = _text(value, f"the merge {name_of(self._merge)!r}")
@@ -411,13 +439,26 @@ def is_agent(member: object) -> bool:
 
 async def _call_function(flow: Step, function: Function, message: User) -> Result:
     """What a function of a flow makes of an input, as the result of a member."""
-    value = await in_time(flow, lambda: settle(function(_input(message), flow.ctx)))
-    flow.speaker = flow
-    text = message.text if value is None else _text(value, f"the function {name_of(function)!r} of a flow")
-    output = value.output if isinstance(value, Result) else text
-    answer = Assistant(text, finish_reason="stop")
-    carried = () if flow.exchange else flow.carried
-    return Result(text, output, (message, *carried, answer), finish_reason="stop", agent=name_of(function))
+    name = getattr(function, "__name__", None) or name_of(function)
+    said = (message, *(() if flow.exchange else flow.carried))
+    try:
+        value = await in_time(flow, lambda: settle(function(_input(message), flow.ctx)))
+    except LimitExceeded as error:
+        if not error.stops:
+            raise
+        flow.run.spent = flow.run.spent or of_run(flow, error)
+        return Result(messages=said, finish_reason="limit", stopped_by="limit", agent=name)
+    finally:
+        flow.speaker = flow
+    if value is None:  # what came in is kept, with all its parts
+        answer = Assistant(message.content, finish_reason="stop")
+        return Result(message.text, messages=(*said, answer), finish_reason="stop", agent=name)
+    text = _text(value, f"the function {name_of(function)!r} of a flow")
+    made = value if isinstance(value, Result) else Result(text)
+    reason = made.finish_reason or "stop"
+    answer = Assistant(text, finish_reason=reason, blocked=made.blocked)
+    kept = {key: getattr(made, key) for key in ("blocked", "blocked_by", "degraded", "error", "stopped_by")}
+    return Result(text, made.output, (*said, answer), finish_reason=reason, agent=name, **kept)
 
 
 def _text(value: object, who: str) -> str:
@@ -444,14 +485,16 @@ def _take(flow: Step, result: Result) -> None:
     flow.members = ()
 
 
-def _close(flow: Step) -> None:
+def _close(flow: Step, partial: Result | None = None) -> None:
     """Put what the members have said by now where it belongs, when they were ended."""
     if flow.members:
         speaker = speaker_of(flow.members[0])
         if len(flow.members) == 1:
             speaker.base += assistants(flow.exchange)
             flow.speaker = speaker
-        flow.exchange = list(said_in(flow))
+        for place, member in enumerate(flow.members):
+            said = partial.messages if partial is not None and member.made is partial else said_in(member)
+            flow.exchange += said[1 if place else 0 :]
         flow.members = ()
 
 
@@ -477,6 +520,7 @@ def _ends(flow: Step, result: Result) -> bool:
 def _handed_on(flow: Step, result: Result) -> User:
     """The last answer as the next one's input; it stands in the history once."""
     answer = flow.exchange.pop()
+    flow.handed = len(flow.exchange), result
     return User(answer.content, name=result.agent)
 
 

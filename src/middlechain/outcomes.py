@@ -157,8 +157,14 @@ def speaker_of(step: Step) -> Step:
 def said_in(step: Step) -> tuple[Message, ...]:
     """What was said so far in the exchange that a step or a flow is part of, with results for all calls."""
     if step.speaker is not None and not step.members:
-        return said_in(step.speaker) if step.plan.conduct is None else tuple(step.exchange)
+        return (
+            said_in(step.speaker)
+            if step.plan.conduct is None
+            else tuple(step.exchange) or ((step.given[1],) if step.given else ())
+        )
     said = tuple(step.exchange)
+    if not said and not step.members and step.given is not None:
+        return (step.given[1],)  # it has not begun
     for place, member in enumerate(step.members):
         said += said_in(member)[1 if place else 0 :]
     return said

@@ -120,6 +120,7 @@ class Run(_Seldom):
         "root",
         "scope",
         "stack",
+        "stamps",
         "state",
         "steps",
         "stop_reason",
@@ -169,6 +170,7 @@ class Run(_Seldom):
         self.stop_reason: str | None = None
         self.deferred: list[Callable[[], Any]] = []
         self.instances: dict[type, Any] = {}
+        self.stamps: list[Usage] = []  # the usages that the runtime put on results, to tell them from a layer's own
         self.root: Step | None = None
         self.target: Any = None  # as the caller gave it
         self.steps = 0
@@ -189,7 +191,9 @@ class _Place:
     answering: bool = True  # whether its answer is that of the run, as far as that is known
     until: int = 0  # a `Moment`: when it is known
     loop: Loop | None = None  # the nearest one around it
+    place: int = 0  # of a member, in its flow
     members: Sequence[Step] = ()  # of a flow, the steps that are going on
+    handed: tuple[int, Result] | None = None  # of a flow: the last answer that was handed on, and where it stood
     speaker: Step | None = None  # who answers in its place: a member, or who got the conversation
     transfer: Any = None  # the agent that gets it
     # An answer of the output type:
@@ -276,7 +280,7 @@ class Step(_Place):
         self.reply: ChatReply | None = None  # the turn's, until the turn is recorded
         self.turns_taken = 0  # as `turn`, but not set back when an agent layer starts the step again
         self.made: Result | None = None  # the result as the runtime made it last
-        self.stamps: list[Usage] = []  # the usages that the runtime put on results, to tell them from a layer's own
+        self.stamps = run.stamps
         self.id = id
         self.listening = run.bus.listening
         self.parent = parent

@@ -101,6 +101,10 @@ async def run_step(step: Step, input: Input, via: str) -> Result:
                 await step.emit(AgentFinished, None)
                 raise
             result = recovered
+        except BaseException:  # cancelled, or interrupted: it has ended all the same
+            with anyio.CancelScope(shield=True):
+                await step.emit(AgentFinished, None)
+            raise
         if step.transfer is not None and result.pause is None and not hands_over(step, result):
             step.transfer = None  # a layer, or `on_error`, has answered instead
         if step.ledger is not None:

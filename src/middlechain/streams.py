@@ -14,7 +14,7 @@ from middlechain.append_only import Paragraphs
 from middlechain.background import on_cancelled, start_task
 from middlechain.chain import settle
 from middlechain.errors import ContractError
-from middlechain.events import Event, RunFinished, TextDelta
+from middlechain.events import AgentFinished, Event, RunFinished, TextDelta
 from middlechain.results import Result
 
 __all__ = ["Listener", "Stream"]
@@ -102,7 +102,8 @@ class Stream:
         self._events.append(event)
         if self._arrived is not None:
             self._wake()
-        return len(self._events) >= AHEAD and type(event) is not RunFinished  # nothing comes after that
+        last = type(event) is RunFinished or (type(event) is AgentFinished and event.result is None)
+        return len(self._events) >= AHEAD and not last  # neither may keep what is being cancelled from its end
 
     async def wait(self) -> None:
         """Called by the run when the reader is too far behind."""

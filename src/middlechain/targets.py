@@ -177,15 +177,26 @@ def heir(app: App, target: object, name: str) -> Agent | type[Agent]:
     return known[name]
 
 
-def reached(app: App, *targets: object) -> Iterator[Agent | type[Agent]]:
+def reached(app: App, *targets: object, unknown: list[str] | None = None) -> Iterator[Agent | type[Agent]]:
     """All that may come to run: the targets, their handoffs, members, and the agents among their tools.
 
+    Args:
+        app: whose they are.
+        targets: where to begin.
+        unknown: takes a sentence for each name that no agent of the app has; default: the first one is raised.
+
     Raises:
-        ConfigurationError: for a name that no agent of the app has.
+        ConfigurationError: for such a name.
     """
     line, known = list(targets), set[int]()
     while line:
-        agent = agent_for(app, line.pop(0))
+        try:
+            agent = agent_for(app, line.pop(0))
+        except ConfigurationError as error:
+            if unknown is None:
+                raise
+            unknown.append(str(error))
+            continue
         if id(agent) not in known:
             known.add(id(agent))
             yield agent
@@ -199,7 +210,7 @@ def refuse_cycles(app: App, target: object) -> None:
         ConfigurationError: for a cycle among all that may come to run.
     """
     clear: set[int] = set()
-    for agent in reached(app, target):
+    for agent in reached(app, target, unknown=[]):
         _refuse_cycle(app, agent, (), clear)
 
 
