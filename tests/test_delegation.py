@@ -372,7 +372,8 @@ def check_s1(events: Sequence[Event]) -> None:
             answers = [message.text for message in event.result.messages if isinstance(message, Assistant)]
             live = fold(events[:place]).items()
             shown = {turn: text for (step, turn), text in live if step == event.step and text}
-            before = len(answers) - max(shown, default=0) if via[event.step] == "handoff" else 0  # others' turns
+            # The turns of others come first: of who handed over, also to the flow that the step is a member of.
+            before = len(answers) - max(shown, default=0) if via[event.step] in {"handoff", "flow"} else 0
             assert shown == {turn: text for turn, text in enumerate(answers[before:], 1) if text}
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import anyio
+import anyio.lowlevel
 from typing_extensions import Unpack
 
 from middlechain.agent import name_of_agent
 from middlechain.errors import ConfigurationError, ContractError
 from middlechain.messages import Input, Message, ToolMessage, user_message
-from middlechain.options import ExchangeOptions, SendOptions, Target
+from middlechain.options import ExchangeOptions, SendOptions, Target, refuse_unknown
 from middlechain.outcomes import said_in
 from middlechain.pauses import (
     UNKNOWN_OUTCOME,
@@ -71,7 +73,7 @@ class Conversation:
         self._options = options
         self._sessions = sessions
         self.id = id
-        self._turn = anyio.Lock()
+        self._turns: tuple[object, anyio.Lock] | None = None  # of the event loop that it was used on last
         self._messages = history
         self._begins = len(history)  # where the exchange that waits for approval begins
         self._pause: Pause | None = None
@@ -116,7 +118,7 @@ class Conversation:
             SessionConflict: when somebody else has saved the session meanwhile; the answer is not kept then.
             Exception: as `app.run`.
         """
-        return await self._listened(self._with(options), partial(self._send, input))
+        return await self._listened(self._with(options, "send", SendOptions), partial(self._send, input))
 
     async def resume(self, decisions: Decisions, **options: Unpack[SendOptions]) -> Result:
         """Go on with an exchange that waits for approval. What is not decided goes on waiting.
@@ -131,7 +133,7 @@ class Conversation:
                 `ToolCall` that cannot be made. Nothing runs then, and the calls go on waiting.
             Exception: as `send`.
         """
-        return await self._listened(self._with(options), partial(self._resume, decisions))
+        return await self._listened(self._with(options, "resume", SendOptions), partial(self._resume, decisions))
 
     def stream(
         self,
@@ -158,10 +160,19 @@ class Conversation:
             begin = partial(self._resume, resume)
         else:
             raise ConfigurationError("conversation.stream() takes an input, or resume= with decisions: one of the two")
-        return self._streamed(self._with(options), begin, resets)
+        return self._streamed(self._with(options, "stream", ExchangeOptions), begin, resets)
 
-    def _with(self, options: Mapping[str, Any]) -> Any:
+    def _with(self, options: Mapping[str, Any], method: str, known: Any) -> Any:
+        refuse_unknown(options, f"conversation.{method}()", known.__annotations__)
         return {**self._options, **options}
+
+    @property
+    def _turn(self) -> anyio.Lock:
+        """Held by the exchange that is going on; a conversation serves several event loops in turn."""
+        loop = anyio.lowlevel.current_token().native_token
+        if self._turns is None or self._turns[0] is not loop:
+            self._turns = loop, anyio.Lock()
+        return self._turns[1]
 
     async def _send(self, input: Input, run: Run) -> Result:
         async with self._turn:
@@ -220,8 +231,10 @@ class Conversation:
 
     def _handed_over(self, run: Run) -> None:
         root = run.root
-        if root is not None and root.plan.conduct is None:
-            self._agent = root.plan.name
+        if root is not None and root.caller is not None:
+            with suppress(ConfigurationError):  # a run layer had somebody else answer, who handed it over
+                heir(self._app, self._target, root.plan.name)
+                self._agent = root.plan.name
 
     def _check(self, decisions: Decisions) -> Pause:
         """What the decisions are about."""
