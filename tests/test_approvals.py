@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -24,14 +23,12 @@ from middlechain import (
     Enforced,
     FatalToolError,
     GuardrailDenied,
-    Message,
     Result,
     Rewrite,
     RunFinished,
     ToolCall,
     ToolMessage,
     ToolOutput,
-    ToolResult,
     ToolUse,
     User,
     WrongReturn,
@@ -44,7 +41,7 @@ from middlechain.pauses import Pause, dump_pause, load_pause, taken, waiting_in
 
 from .conftest import Go
 from .scenes import Boom
-from .test_conversations import WAYS, Shelf, Way, asked, calls_of, check_kept, check_valid, ping, said, says
+from .test_conversations import WAYS, Shelf, Way, asked, check_kept, check_valid, ping, said, says
 
 pytestmark = pytest.mark.anyio
 
@@ -396,22 +393,20 @@ async def test_t11_two_that_resume_at_the_same_time_execute_it_once(how: Way, st
 async def test_t11_a_layer_that_begins_a_resumed_run_again_has_the_tool_run_once(how: Way, scope: str) -> None:
     till = Till()
 
+    active = False
+
     async def twice(call: Any, next: Any) -> None:
         await next()
-        await next()
+        if active:
+            await next()
 
-    a = says("a", pays(1, 2), pays(1, 2), "first", "second", tools=[till.pay])
-    conversation = await waiting(App(), a, how)
     layers: Any = {scope: twice}
-    app = App().use(**layers)
-    again = app.conversation(a)
-    again._messages, again._begins, again._pause = conversation.messages, conversation._begins, conversation._pause
-    again._decided = conversation._decided
-    a = says("a", "first", "second", tools=[till.pay])
-    again._target = a
-    result = await how.resume(again, {"p1": True, "p2": True})
-    assert (sorted(till.paid), result.text, told(again)) == ([1, 2], "second", ["paid 1", "paid 2"])
-    check_kept(again)
+    a = says("a", pays(1, 2), "first", "second", tools=[till.pay])
+    conversation = await waiting(App().use(**layers), a, how)
+    active = True
+    result = await how.resume(conversation, {"p1": True, "p2": True})
+    assert (sorted(till.paid), result.text, told(conversation)) == ([1, 2], "second", ["paid 1", "paid 2"])
+    check_kept(conversation)
 
 
 @pytest.mark.parametrize("scope", ["run", "agent"])
@@ -553,3 +548,366 @@ async def test_t11_cancelled_before_the_tool_began_it_waits_as_before(how: Way) 
     blocks = False
     assert (await how.resume(conversation, {"p1": True})).text == "thanks"
     assert till.paid == [1]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_t11_cancelled_within_one_of_two_the_other_is_not_said_to_wait_unless_it_does(
+    how: Way, stored: bool
+) -> None:
+    started = anyio.Event()
+
+    @tool(approve=True)
+    async def slow() -> str:
+        started.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    options: dict[str, Any] = {"sessions": Shelf(), "id": "c"} if stored else {}
+    a = says("a", [*pays(1), ToolUse("slow", {}, "s1")], "fine", tools=[slow, Till().pay])
+    conversation = await waiting(App(), a, how, **options)
+    async with anyio.create_task_group() as group:
+        group.start_soon(how.resume, conversation, {"s1": True})
+        await started.wait()
+        group.cancel_scope.cancel()
+    assert "s1" not in ids(conversation)
+    assert told(conversation)[1] == UNKNOWN
+    check_kept(conversation)
+
+
+# Hooks, layers and guards
+
+
+async def test_t11_what_a_hook_and_a_layer_make_of_a_call_is_what_waits_and_what_runs(how: Way) -> None:
+    till = Till()
+
+    def hook(call: ToolCall, ctx: Context) -> ToolCall:
+        return call.replace(args={"amount": call.args["amount"] if call.args["amount"] > 9 else 10})
+
+    async def layer(call: Any, next: Any) -> None:
+        await next(call.replace(args={"amount": call.args["amount"] * (2 if call.args["amount"] < 20 else 1)}))
+
+    a = says("a", pays(1), "thanks", tools=[till.pay], hooks=[{"before_tool": hook}])
+    conversation = await waiting(App().use(tool=layer), a, how)
+    assert conversation.pending == (ToolCall("pay", {"amount": 20}, "p1"),)
+    await how.resume(conversation, {"p1": True})
+    assert till.paid == [20]
+
+
+@pytest.mark.parametrize("by", ["hook", "layer"])
+async def test_t11_what_hooks_and_layers_make_another_call_of_than_was_approved_waits_again(how: Way, by: str) -> None:
+    till, amounts = Till(), [1, 2, 2]
+
+    def hook(call: ToolCall, ctx: Context) -> ToolCall:
+        return call.replace(args={"amount": amounts.pop(0)})
+
+    async def layer(call: Any, next: Any) -> None:
+        await next(hook(call, call.ctx))
+
+    hooks: Any = [{"before_tool": hook}] if by == "hook" else []
+    app = App() if by == "hook" else App().use(tool=layer)
+    conversation = await waiting(app, says("a", pays(9), "thanks", tools=[till.pay], hooks=hooks), how)
+    assert conversation.pending == (ToolCall("pay", {"amount": 1}, "p9"),)
+    result = await how.resume(conversation, {"p9": True})
+    assert (result.pending, till.paid) == ((ToolCall("pay", {"amount": 2}, "p9"),), [])
+    assert conversation.pending == result.pending
+    check_kept(conversation)
+    result = await how.resume(conversation, {"p9": True})
+    assert (result.text, till.paid) == ("thanks", [2])
+
+
+async def test_t11_a_layer_that_answers_in_its_place_leaves_nothing_to_approve(how: Way) -> None:
+    till = Till()
+
+    async def layer(call: Any, next: Any) -> str:
+        return "answered"
+
+    conversation = App().use(tool=layer).conversation(says("a", pays(1), "thanks", tools=[till.pay]))
+    result = await how.send(conversation, "q")
+    assert (result.text, result.pending, told(conversation), till.paid) == ("thanks", (), ["answered"], [])
+
+
+async def test_t11_a_layer_that_answers_in_its_place_on_resume_is_the_result(how: Way) -> None:
+    till, answers = Till(), False
+
+    async def layer(call: Any, next: Any) -> Any:
+        if answers:
+            return ToolOutput("no funds", is_error=True)
+        await next()
+        return None
+
+    conversation = await waiting(App().use(tool=layer), says("a", pays(1), "pity", tools=[till.pay]), how)
+    answers = True
+    result = await how.resume(conversation, {"p1": True})
+    assert (result.text, told(conversation), till.paid, conversation.pending) == ("pity", ["no funds"], [], ())
+
+
+async def test_t11_a_call_renamed_into_one_that_needs_approval_waits_and_one_renamed_out_of_it_runs(how: Way) -> None:
+    till = Till()
+
+    def into(call: ToolCall, ctx: Context) -> ToolCall:
+        return ToolCall("pay", {"amount": 7}) if call.name == "ping" else call
+
+    a = says("a", ["look", ToolUse("ping", {}, "x")], "thanks", tools=[till.pay, ping], hooks=[{"before_tool": into}])
+    conversation = await waiting(App(), a, how)
+    assert conversation.pending == (ToolCall("pay", {"amount": 7}, "x"),)
+    await how.resume(conversation, {"x": True})
+    assert (till.paid, told(conversation)) == ([7], ["paid 7"])
+
+    def out(call: ToolCall, ctx: Context) -> ToolCall:
+        return ToolCall("ping")
+
+    a = says("a", pays(1), "thanks", tools=[till.pay, ping], hooks=[{"before_tool": out}])
+    other = App().conversation(a)
+    assert (await how.send(other, "q")).text == "thanks"
+    assert (told(other), till.paid) == (["pong"], [7])
+
+
+async def test_t11_code_cannot_wait_and_gets_an_error_result(go: Go) -> None:
+    till, outputs = Till(), []
+
+    @tool
+    async def work(ctx: Context) -> str:
+        outputs.append(await ctx.call_tool("pay", amount=1))
+        outputs.append(await ctx.call_tool("free", amount=2))
+        return "worked"
+
+    free = tool(lambda amount: f"free {amount}", name="free") if False else None
+    assert free is None
+
+    @tool(name="free")
+    async def gratis(amount: int) -> str:
+        return f"free {amount}"
+
+    a = says("a", ["look", ToolUse("work", {}, "w")], "done", tools=[work, till.pay, gratis])
+    result = await go(App(), a, "q")
+    assert (result.text, result.pending, till.paid) == ("done", (), [])
+    assert [(one.content, one.is_error) for one in outputs] == [
+        ("The tool 'pay' did not run: it needs approval, and code cannot wait for one.", True),
+        ("free 2", False),
+    ]
+
+
+def judging(outcome: Callable[[str], Any]) -> dict[str, Any]:
+    def judge(text: str, ctx: Context) -> Any:
+        return outcome(text) if "evil" in text else None
+
+    return {"output": [judge]}
+
+
+MADE = ToolCall("send", {"to": "evil", "lines": ["an evil line", "a good one"]})
+
+
+async def sending(how: Way, till: Till, outcome: Callable[[str], Any]) -> Conversation:
+    uses = [ToolUse("send", {"to": "x"}, "s1"), *pays(1)[1:]]
+    a = says("a", uses, "thanks", "later", tools=[till.send, till.pay], guardrails=judging(outcome))
+    return await waiting(App(), a, how)
+
+
+async def test_t11_g4_a_call_in_the_place_of_another_is_rewritten_by_the_output_guards(how: Way) -> None:
+    till = Till()
+    conversation = await sending(how, till, lambda text: Rewrite(text.replace("evil", "kind")))
+    result = await how.resume(conversation, {"s1": MADE, "p1": True})
+    assert (result.text, sorted(till.paid)) == ("thanks", [-1, 1])
+    assert told(conversation) == ["sent ['an kind line', 'a good one'] to kind", "paid 1"]
+
+
+async def test_t11_g2_a_call_in_the_place_of_another_that_a_guard_blocks_runs_nothing(how: Way) -> None:
+    till = Till()
+    conversation = await sending(how, till, lambda text: Enforced("bad"))
+    result = await how.resume(conversation, {"s1": MADE, "p1": True})
+    assert (result.blocked, result.finish_reason, till.paid, result.pending) == (True, "safety", [], ())
+    check_valid(conversation.messages)
+    check_kept(conversation)
+    assert "evil" not in str(conversation.messages)
+
+
+async def test_t11_g3_a_call_in_the_place_of_another_that_a_guard_denies_runs_nothing_and_all_wait(how: Way) -> None:
+    till = Till()
+    conversation = await sending(how, till, lambda text: Deny("bad"))
+    with pytest.raises(GuardrailDenied):
+        await how.resume(conversation, {"s1": MADE, "p1": True})
+    assert (till.paid, ids(conversation)) == ([], {"s1", "p1"})
+    check_kept(conversation)
+    assert (await how.resume(conversation, {"s1": True, "p1": True})).text == "thanks"
+
+
+async def test_t11_a_call_that_no_guard_minds_runs_as_it_is(how: Way) -> None:
+    till = Till()
+    conversation = await sending(how, till, lambda text: Deny("bad"))
+    await how.resume(conversation, {"s1": ToolCall("send", {"to": "good"}), "p1": True})
+    assert told(conversation) == ["sent None to good", "paid 1"]
+
+
+# Inside of others
+
+
+def payer(name: str, till: Till, *replies: Any, id: str = "", **options: Any) -> Agent:
+    first = ["pays", ToolUse("pay", {"amount": 5}, id or f"p-{name}")]
+    return says(name, first, f"{name} has paid", *replies, tools=[till.pay], **options)
+
+
+def handoff_target(till: Till) -> Agent:
+    return says("a", ["over", ToolUse("transfer_to_b", {}, "t1")], handoffs=[payer("b", till)])
+
+
+def as_tool_twice(till: Till) -> Agent:
+    inner = payer("inner", till)
+    middle = says("middle", ["ask", ToolUse("inner", {"input": "sub"}, "i1")], "middle", tools=[inner.as_tool()])
+    return says("outer", ["ask", ToolUse("middle", {"input": "sub"}, "m1")], "end", tools=[middle.as_tool()])
+
+
+def second_pass(till: Till) -> Agent:
+    return loop(
+        says("a", "no", ["pays", ToolUse("pay", {"amount": 5}, "p2")], "yes", tools=[till.pay]), max_iterations=2
+    )
+
+
+def nested(till: Till) -> Agent:
+    return sequence(says("a", "one"), parallel(payer("b", till), says("c", "see")), says("d", "end"))
+
+
+PLACES: list[tuple[Callable[[Till], Agent], str]] = [
+    (handoff_target, "b has paid"),
+    (lambda till: sequence(payer("a", till), says("b", "end")), "end"),
+    (lambda till: sequence(says("a", "one"), payer("b", till)), "b has paid"),
+    (second_pass, "yes"),
+    (lambda till: parallel(payer("a", till), says("b", "two")), "a has paid\n\ntwo"),
+    (as_tool_twice, "end"),
+    (nested, "end"),
+]
+NAMES = ["handoff", "first", "last", "loop", "parallel", "tool", "nested"]
+
+
+@pytest.mark.parametrize("approved", [True, False])
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(("make", "text"), PLACES, ids=NAMES)
+async def test_t11_what_waits_inside_makes_all_around_it_wait_and_goes_on_there(
+    how: Way, make: Callable[[Till], Agent], text: str, stored: bool, approved: bool
+) -> None:
+    till, shelf = Till(), Shelf()
+    agent, app = make(till), App()
+    options: dict[str, Any] = {"sessions": shelf, "id": "c"} if stored else {}
+    conversation = await waiting(app, agent, how, **options)
+    (call,) = conversation.pending
+    assert (call.name, call.args, till.paid) == ("pay", {"amount": 5}, [])
+    if stored:
+        conversation = app.conversation(agent, **options)
+        await conversation.load()
+        assert conversation.pending == (call,)
+    with pytest.raises(ContractError):
+        await how.send(conversation, "next")
+    result = await how.resume(conversation, {call.id: approved})
+    assert (result.text, result.finish_reason, till.paid) == (text, "stop", [5] if approved else [])
+    assert not conversation.pending
+    check_kept(conversation)
+    with pytest.raises(ConfigurationError, match="decided already"):
+        await how.resume(conversation, {call.id: True})
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_t11_a2_two_branches_with_equal_ids_are_told_apart(how: Way, stored: bool, at_once: bool) -> None:
+    one, two = Till(), Till()
+    agent = parallel(payer("a", one, id="same"), payer("b", two, id="same"))
+    options: dict[str, Any] = {"sessions": Shelf(), "id": "c"} if stored else {}
+    conversation = await waiting(App(), agent, how, **options)
+    first, second = [call.id for call in conversation.pending]
+    assert first != second
+    if at_once:
+        result = await how.resume(conversation, {first: False, second: True})
+    else:
+        result = await how.resume(conversation, {second: True})
+        assert ([call.id for call in result.pending], one.paid, two.paid) == ([first], [], [5])
+        if stored:
+            conversation = App().conversation(agent, **options)
+        result = await how.resume(conversation, {first: False})
+    assert (one.paid, two.paid, result.text) == ([], [5], "a has paid\n\nb has paid")
+    check_kept(conversation)
+
+
+async def test_t11_a5_two_levels_with_equal_ids_are_told_apart(how: Way) -> None:
+    inner, outer = Till(), Till()
+    agent = payer("inner", inner, id="same").as_tool()
+    uses = [ToolUse("pay", {"amount": 1}, "same"), ToolUse("inner", {"input": "sub"}, "i1")]
+    a = says("outer", uses, "end", tools=[outer.pay, agent])
+    conversation = await waiting(App(), a, how)
+    assert sorted(call.args["amount"] for call in conversation.pending) == [1, 5]
+    decisions = {call.id: call.args["amount"] == 5 for call in conversation.pending}
+    assert len(decisions) == 2
+    result = await how.resume(conversation, decisions)
+    assert (inner.paid, outer.paid, result.text) == ([5], [], "end")
+    assert told(conversation) == [REFUSED, "inner has paid"]
+
+
+# Streams
+
+
+async def test_t11_a_stream_of_a_send_and_of_a_resume_gives_the_same_as_they_do(how: Way) -> None:
+    till = Till()
+    a = says("a", pays(1), "thanks", tools=[till.pay])
+    conversation = App().conversation(a)
+    async with conversation.stream("q") as stream:
+        text = [event.text async for event in stream if hasattr(event, "text")]
+    assert ("".join(text), stream.result.finish_reason) == ("pays", "pending")
+    async with conversation.stream(resume={"p1": True}) as stream:
+        text = [event.text async for event in stream if hasattr(event, "text")]
+    assert ("".join(text), stream.result.text, till.paid) == ("thanks", "thanks", [1])
+
+
+# Pauses
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=4,
+)
+CALLS = st.builds(ToolCall, st.text(), st.dictionaries(st.text(), JSON, max_size=2))
+EXCHANGES = st.lists(st.text().map(User) | st.text().map(Assistant), max_size=3).map(tuple)
+DONE = st.builds(
+    lambda text, messages, blocked: Result(text, messages=messages, blocked=blocked, agent="x", finish_reason="stop"),
+    st.text(),
+    EXCHANGES,
+    st.booleans(),
+)
+
+
+def _pauses(inner: st.SearchStrategy[Mapping[str, Pause]]) -> st.SearchStrategy[Pause]:
+    return st.builds(
+        Pause,
+        agent=st.text(),
+        exchange=EXCHANGES,
+        calls=st.dictionaries(st.text(), CALLS, max_size=2).map(
+            lambda calls: {id: call.replace(id=id) for id, call in calls.items()}
+        ),
+        inner=inner,
+        transfer=st.none() | st.text(),
+        iteration=st.integers(1, 9),
+        fails=st.integers(0, 9),
+        since=st.integers(0, 9),
+        done=st.dictionaries(st.integers(0, 3).map(str), DONE, max_size=2),
+    )
+
+
+NO_PAUSES: st.SearchStrategy[Mapping[str, Pause]] = st.just({})
+PAUSES = st.recursive(
+    _pauses(NO_PAUSES),
+    lambda inner: _pauses(st.dictionaries(st.text(), inner, max_size=2)),
+    max_leaves=4,
+)
+
+
+@given(PAUSES)
+def test_t11_a_pause_survives_json(pause: Pause) -> None:
+    loaded = load_pause(json.loads(json.dumps(dump_pause(pause))))
+    assert loaded == pause
+    assert list(waiting_in(loaded)) == list(waiting_in(pause))
+
+
+@given(PAUSES, st.data())
+def test_t11_what_is_taken_of_a_pause_is_exactly_what_was_decided(pause: Pause, data: st.DataObject) -> None:
+    calls = waiting_in(pause)
+    assert [call.id for call in calls.values()] == list(calls)
+    decided = data.draw(st.sets(st.sampled_from(sorted(calls)))) if calls else set()
+    rest = waiting_in(taken(pause, dict.fromkeys(decided, True)))
+    assert len(rest) == len(calls) - len(decided)
