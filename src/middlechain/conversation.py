@@ -18,6 +18,7 @@ from middlechain.messages import Input, Message, ToolMessage, user_message
 from middlechain.options import ExchangeOptions, SendOptions, Target, refuse_unknown
 from middlechain.outcomes import said_in
 from middlechain.pauses import (
+    NEVER_RAN,
     UNKNOWN_OUTCOME,
     Decisions,
     Pause,
@@ -210,9 +211,11 @@ class Conversation:
         self, run: Run, begins: int, begin: Callable[[tuple[Message, ...]], Awaitable[Result]]
     ) -> Result:
         """Run, and keep what was said, or what remains of it."""
+        saving = anyio.Lock()  # members of a parallel may end a turn at the same time
 
         async def keep_turn() -> None:
-            await self._keep(begins, _finished(run), self._pause)
+            async with saving:
+                await self._keep(begins, _finished(run), self._pause)
 
         run.keep = None if self._sessions is None else keep_turn
         try:
@@ -272,7 +275,7 @@ class Conversation:
         self, begins: int, said: Sequence[Message], pause: Pause | None, decided: frozenset[str] | None = None
     ) -> None:
         """Save what was said in the exchange that begins there, if there is a store, and note it."""
-        messages = (*self._messages[:begins], *said)
+        messages = (*self._messages[:begins], *(said if pause is not None else map(_given_up, said)))
         if decided is None:
             decided = self._decided if pause is None or begins == self._begins else frozenset()
             if pause is None and self._pause is not None:  # nobody will be asked about the others any more
@@ -302,6 +305,13 @@ def _finished(run: Run) -> tuple[Message, ...]:
     said = () if run.root is None else said_in(run.root)
     last = max((place for place, message in enumerate(said) if isinstance(message, ToolMessage)), default=-1)
     return said[: last + 1]
+
+
+def _given_up(message: Message) -> Message:
+    """The message as it stands when the exchange has ended: what waited then will not run any more."""
+    if isinstance(message, ToolMessage) and message.content == WAITS:
+        return replace(message, content=NEVER_RAN)
+    return message
 
 
 def _told(said: Sequence[Message], decisions: Decisions, rest: Pause) -> list[Message]:

@@ -83,8 +83,10 @@ def stopped(step: Step, by: str = "limit") -> Result:
 
 def pending(step: Step) -> Result:
     """What there is while calls wait for approval."""
-    calls = {id: waiting.call for id, waiting in step.waiting.items() if waiting.call is not None}
-    inner = {id: waiting.pause for id, waiting in step.waiting.items() if waiting.pause is not None}
+    reply = cast("Assistant", step.exchange[cast("int", last_answer(step.exchange))])
+    waits = {use.id: step.waiting[use.id] for use in reply.tool_calls if use.id in step.waiting}  # as in the reply
+    calls = {id: waiting.call for id, waiting in waits.items() if waiting.call is not None}
+    inner = {id: waiting.pause for id, waiting in waits.items() if waiting.pause is not None}
     transfer = step.transfer
     name = transfer if transfer is None or isinstance(transfer, str) else name_of_agent(transfer)
     pause = Pause(step.plan.name, tuple(step.exchange), calls, inner, name)

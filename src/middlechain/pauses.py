@@ -11,6 +11,7 @@ from middlechain.results import Result
 from middlechain.tool_calls import WAITS, ToolCall
 
 __all__ = [
+    "NEVER_RAN",
     "UNKNOWN_OUTCOME",
     "Decisions",
     "Pause",
@@ -24,6 +25,7 @@ __all__ = [
 
 Decisions: TypeAlias = Mapping[str, bool | ToolCall]
 
+NEVER_RAN = "The call has not run: the exchange ended while it waited for approval."
 UNKNOWN_OUTCOME = "The tool was started and did not finish; what it did by then is not known."
 
 

@@ -56,6 +56,7 @@ async def go_on(step: Step) -> Block | None:
         ran = any(one.output is not None or one.ticket.ran is not None for one in pending)
         known = {one.use.id: one.message() for one in pending} if ran else {}
         step.exchange[place + 1 :] = [_or_known(message, known) for message in step.exchange[place + 1 :]]
+        step.carried = tuple(step.exchange[1:])  # so also for a layer that begins the step again
         done = [one for one in fresh if not one.waits and one.use.id in known]
         outputs = {(id(pause), one.use.id): _as_output(known[one.use.id]) for one in done}
         step.run.outputs = {**step.run.outputs, **outputs}
