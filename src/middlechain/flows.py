@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from middlechain.agent import Agent, name_of_agent
 from middlechain.bus import pump
@@ -159,8 +159,9 @@ class Flow(Agent):
             flow.exchange.pop()  # as in any step: what the run layers make of it comes in its place
         return result
 
-    async def _go(self, flow: Step, message: User) -> Result:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # what each kind does
+
+        async def _go(self, flow: Step, message: User) -> Result: ...
 
     async def _member(self, flow: Step, place: int, message: User, answering: bool) -> Result:
         """The result of one member; its messages begin with what it was asked."""
