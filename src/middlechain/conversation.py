@@ -214,8 +214,10 @@ class Conversation:
         saving = anyio.Lock()  # members of a parallel may end a turn at the same time
 
         async def keep_turn() -> None:
-            async with saving:
-                await self._keep(begins, _finished(run), self._pause)
+            with anyio.CancelScope(shield=True):  # what the store has, this object has to know
+                async with saving:
+                    await self._keep(begins, _finished(run), self._pause)
+            await anyio.lowlevel.checkpoint_if_cancelled()
 
         run.keep = None if self._sessions is None else keep_turn
         try:
