@@ -94,7 +94,7 @@ FAULTS = [
     Fault("a handoff is no deeper", "A5", "targets", "step.history, step.depth + 1)", "step.history, step.depth)", "test_handoffs.py test_delegation.py"),
     Fault("the second transfer is taken too", "A5", "approval", "if admission.transfer is ticket:", "if True:", "test_handoffs.py"),
     Fault("another call than the approved one runs", "T11", "approval", "(approved.name, _plain(approved.args)) == (call.name, wanted.args)", "True", "test_approvals.py"),
-    Fault("code runs what needs approval", "T11", "approval", "if ticket.by_code:", "if False:", "test_approvals.py"),
+    Fault("code runs what needs approval", "T11", "approval", "if ticket.by_code or step_of(call.ctx).by_code:", "if False:", "test_approvals.py"),
     Fault("a layer that begins again runs an approved call again", "T11", "resuming", "one.output = known", "one.output = None", "test_approvals.py"),
     Fault("a turn is not saved before the next", "C4", "answering", "await step.run.keep()", "pass", "test_stored_conversations.py"),
     Fault("two sends at once do not take turns", "C4", "conversation", "loop, anyio.Lock()", "loop, anyio.Semaphore(9)", "test_conversations.py"),

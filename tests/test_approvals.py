@@ -610,10 +610,12 @@ async def test_t11_what_hooks_and_layers_make_another_call_of_than_was_approved_
     conversation = await waiting(app, says("a", pays(9), "thanks", tools=[till.pay], hooks=hooks), how)
     assert conversation.pending == (ToolCall("pay", {"amount": 1}, "p9"),)
     result = await how.resume(conversation, {"p9": True})
-    assert (result.pending, till.paid) == ((ToolCall("pay", {"amount": 2}, "p9"),), [])
+    assert (result.pending, till.paid) == ((ToolCall("pay", {"amount": 2}, "p9/2"),), [])
     assert conversation.pending == result.pending
     check_kept(conversation)
-    result = await how.resume(conversation, {"p9": True})
+    with pytest.raises(ConfigurationError, match="decided already"):  # a second click approves nothing else
+        await how.resume(conversation, {"p9": True})
+    result = await how.resume(conversation, {"p9/2": True})
     assert (result.text, till.paid) == ("thanks", [2])
 
 

@@ -383,6 +383,39 @@ async def test_c4_a_session_that_was_deleted_meanwhile_is_a_conflict(tmp_path: P
         with pytest.raises(SessionConflict):
             await how.send(conversation, "q2")
         assert await store.ids() == []
+        await how.send(conversation, "q3")  # which begins anew, as the store does
+        assert said(conversation.messages) == [("user", "q3"), ("assistant", "mine")]
+        assert await store.ids() == ["c"]
+
+
+@pytest.mark.parametrize("by", ["cancellation", "error"])
+async def test_l5_no_conflict_takes_the_place_of_what_ended_the_exchange(
+    how: Way, by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shelf = Shelf()
+    other = App().conversation(says("a", "theirs"), sessions=shelf, id="c")
+
+    async def reply(call: ChatCall) -> Any:
+        if isinstance(call.messages[-1], User):
+            return [*LOOK] if call.messages[-1].text == "q" else "fine"
+        await other.send("me first")
+        if by == "error":
+            raise Boom
+        scope.cancel()
+        await anyio.sleep_forever()
+
+    conversation = App().conversation(Agent(name="a", model=Valid(reply), tools=[ping]), sessions=shelf, id="c")
+    with anyio.CancelScope() as scope:
+        if by == "error":
+            with pytest.raises(Boom):
+                await how.send(conversation, "q")
+        else:
+            await how.send(conversation, "q")
+    assert scope.cancelled_caught == (by == "cancellation")
+    assert "could not be saved" in capsys.readouterr().out
+    await how.send(conversation, "next")
+    assert [message.text for message in conversation.messages if isinstance(message, User)][-2:] == ["me first", "next"]
+    check_kept(conversation)
 
 
 # What waits for approval

@@ -156,7 +156,7 @@ class Agent(AgentHooks):
             cannot be read.
     """
 
-    name: str = ""
+    name: str = "Agent"
     model: Model | str | None = None
     instructions: (
         str
@@ -176,6 +176,7 @@ class Agent(AgentHooks):
     output: Any = None
     output_retries: int = 2
     as_tool = _AsTool()
+    _is_named = False  # whether the class, or one that it inherits from, says what its name is
     pack_guards: Guardrails = NO_GUARDRAILS  # of an agent that was loaded from a pack; they come before the app's
 
     def __init__(self, **options: Unpack[AgentOptions]) -> None:
@@ -187,6 +188,10 @@ class Agent(AgentHooks):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if vars(cls).get("name"):
+            cls._is_named = True
+        elif not cls._is_named:
+            cls.name = cls.__name__
         _check_hook_names(cls, cls.__name__)
         tools_of(cls.tools, cls.__name__) if isinstance(cls.tools, list | tuple | Tool) else None
         check_model(cls.model, cls.__name__) if not hasattr(cls.model, "__get__") else None

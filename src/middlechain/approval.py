@@ -6,7 +6,8 @@ from typing import Any
 
 from middlechain.chain import name_of, settle
 from middlechain.errors import WrongReturn
-from middlechain.nested import Transfer
+from middlechain.nested import AgentAsTool, Transfer
+from middlechain.records import step_of
 from middlechain.tool_calls import WAITS, Ticket, ToolCall, Waiting
 from middlechain.tools import Tool, ToolOutput
 from middlechain.values import plain_of
@@ -29,16 +30,19 @@ async def held_back(call: ToolCall, tool: Tool, ticket: Ticket) -> ToolOutput | 
         return ToolOutput(REFUSED, is_error=True)
     if isinstance(tool.function, Transfer):
         return _second_transfer(call, ticket)
+    if decided is not None and decided.inside is not None and isinstance(tool.function, AgentAsTool):
+        return None  # it was approved when it began
     if tool.approve is False or not await _needs_approval(call, tool):
         return None
-    if ticket.by_code:
+    if ticket.by_code or step_of(call.ctx).by_code:
         text = f"The tool {call.name!r} did not run: it needs approval, and code cannot wait for one."
         return ToolOutput(text, is_error=True)
     wanted = ToolCall(call.name, _plain(call.args), call.id, tool)
     approved = None if decided is None else decided.approved
     if approved is not None and (approved.name, _plain(approved.args)) == (call.name, wanted.args):
         return None
-    return ToolOutput(WAITS, is_error=True, data=Waiting(wanted))
+    asked = None if decided is None else decided.asked
+    return ToolOutput(WAITS, is_error=True, data=Waiting(wanted, asked=asked))
 
 
 async def _needs_approval(call: ToolCall, tool: Tool) -> bool:

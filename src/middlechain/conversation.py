@@ -13,6 +13,7 @@ import anyio.lowlevel
 from typing_extensions import Unpack
 
 from middlechain.agent import name_of_agent
+from middlechain.bus import log_failure
 from middlechain.errors import ConfigurationError, ContractError
 from middlechain.messages import Input, Message, ToolMessage, user_message
 from middlechain.options import ExchangeOptions, SendOptions, Target, refuse_unknown
@@ -24,9 +25,11 @@ from middlechain.pauses import (
     Pause,
     dump_pause,
     first_input,
+    in_flight,
     load_pause,
     taken,
     waiting_in,
+    waits,
 )
 from middlechain.records import Run
 from middlechain.results import Result
@@ -34,7 +37,7 @@ from middlechain.resuming import check_changed
 from middlechain.runs import execute
 from middlechain.streams import Stream
 from middlechain.targets import agent_for, heir
-from middlechain.tool_calls import WAITS, ToolCall
+from middlechain.tool_calls import ToolCall
 
 if TYPE_CHECKING:
     from middlechain.app import App
@@ -75,12 +78,13 @@ class Conversation:
         self._sessions = sessions
         self.id = id
         self._turns: tuple[object, anyio.Lock] | None = None  # of the event loop that it was used on last
+        self._history = history  # what it begins with, where the store has nothing
         self._messages = history
         self._begins = len(history)  # where the exchange that waits for approval begins
         self._pause: Pause | None = None
-        self._decided: frozenset[str] = frozenset()  # the calls of that exchange that are
+        self._decided: frozenset[str] = frozenset()  # ids that have been: they never mean another call
         self._agent = name_of_agent(agent_for(app, target))
-        self._version = 0
+        self._version = 0  # of what this object knows; -1 after a save that failed
         self._stored = 0  # how many messages the store has, as far as they are the same
 
     @property
@@ -186,6 +190,8 @@ class Conversation:
                 )
             user_message(input)  # what is none is refused before anything is done
             target = heir(self._app, self._target, self._agent)
+            if self._decided:
+                run.ids = dict.fromkeys(self._decided)
             return await self._exchange(run, len(self._messages), partial(execute, run, target, input))
 
     async def _resume(self, decisions: Decisions, run: Run) -> Result:
@@ -195,20 +201,25 @@ class Conversation:
             target = heir(self._app, self._target, self._agent)
             check_changed(self._app, target, pause, decisions)
             said, rest = self._messages[self._begins :], taken(pause, decisions)
+            still = waiting_in(rest)
+            run.ids = {**dict.fromkeys(self._decided | decisions.keys()), **still}
             with anyio.CancelScope(shield=True):  # from here on they have run, for all that anybody else knows
-                told = _told(said, decisions, rest)
+                told = _told(said, pause, decisions)
                 await self._keep(self._begins, told, rest, decided=self._decided | decisions.keys())
             try:
                 begin = partial(execute, run, target, first_input(pause), resumed=(pause, decisions))
-                return await self._exchange(run, self._begins, begin)
+                return await self._exchange(run, self._begins, begin, [*in_flight(pause, decisions)])
             except BaseException:
                 if not run.outputs:  # nothing has run, so they wait as before
-                    with anyio.CancelScope(shield=True):
-                        await self._keep(self._begins, said, pause, decided=self._decided - decisions.keys())
+                    await self._keep_behind(self._begins, said, pause, self._decided - decisions.keys())
                 raise
 
     async def _exchange(
-        self, run: Run, begins: int, begin: Callable[[tuple[Message, ...]], Awaitable[Result]]
+        self,
+        run: Run,
+        begins: int,
+        begin: Callable[[tuple[Message, ...]], Awaitable[Result]],
+        flight: Sequence[tuple[Message, bool]] = (),
     ) -> Result:
         """Run, and keep what was said, or what remains of it."""
         saving = anyio.Lock()  # members of a parallel may end a turn at the same time
@@ -216,7 +227,7 @@ class Conversation:
         async def keep_turn() -> None:
             with anyio.CancelScope(shield=True):  # what the store has, this object has to know
                 async with saving:
-                    await self._keep(begins, _finished(run), self._pause)
+                    await self._keep(begins, [_begun(message, flight) for message in _finished(run)], self._pause)
             await anyio.lowlevel.checkpoint_if_cancelled()
 
         run.keep = None if self._sessions is None else keep_turn
@@ -226,8 +237,7 @@ class Conversation:
             said = _finished(run)
             if said and (run.outputs or self._pause is None):
                 self._handed_over(run)
-                with anyio.CancelScope(shield=True):
-                    await self._keep(begins, said, None)
+                await self._keep_behind(begins, said, None)
             raise
         self._handed_over(run)
         with anyio.CancelScope(shield=True):
@@ -263,7 +273,10 @@ class Conversation:
         """Take over what the store has that is newer."""
         if self._sessions is None:
             return
-        saved = await self._sessions.load(self.id, newer_than=self._version)
+        saved = await self._sessions.load(self.id, newer_than=max(self._version, 0))
+        if saved is None and self._version < 0:  # a save has failed, and there is no such session (any more)
+            self._version, self._stored, self._messages, self._pause = 0, 0, self._history, None
+            self._begins = len(self._history)
         if saved is None:
             return
         state = saved.state
@@ -273,13 +286,23 @@ class Conversation:
         self._pause = pause if pause is not None and waiting_in(pause) else None
         self._decided = frozenset(state["decided"])
 
+    async def _keep_behind(
+        self, begins: int, said: Sequence[Message], pause: Pause | None, decided: frozenset[str] | None = None
+    ) -> None:
+        """As `_keep`, behind an error or a cancellation, whose place nothing may take: a failure is logged."""
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._keep(begins, said, pause, decided)
+            except Exception:  # noqa: BLE001 - what ended the exchange goes on
+                log_failure("what remains of an exchange could not be saved", session=self.id)
+
     async def _keep(
         self, begins: int, said: Sequence[Message], pause: Pause | None, decided: frozenset[str] | None = None
     ) -> None:
         """Save what was said in the exchange that begins there, if there is a store, and note it."""
         messages = (*self._messages[:begins], *(said if pause is not None else map(_given_up, said)))
         if decided is None:
-            decided = self._decided if pause is None or begins == self._begins else frozenset()
+            decided = self._decided
             if pause is None and self._pause is not None:  # nobody will be asked about the others any more
                 decided |= waiting_in(self._pause).keys()
         if self._sessions is not None:
@@ -290,7 +313,13 @@ class Conversation:
                 "pause": None if pause is None else dump_pause(pause),
                 "decided": sorted(decided),
             }
-            await self._sessions.save(self.id, keep=keep, messages=messages[keep:], state=state, version=self._version)
+            try:
+                await self._sessions.save(
+                    self.id, keep=keep, messages=messages[keep:], state=state, version=self._version
+                )
+            except Exception:
+                self._version = -1  # what the store has now has to be looked at
+                raise
             self._version += 1
             self._stored = len(messages)
         self._messages, self._begins, self._pause, self._decided = messages, begins, pause, decided
@@ -311,17 +340,25 @@ def _finished(run: Run) -> tuple[Message, ...]:
 
 def _given_up(message: Message) -> Message:
     """The message as it stands when the exchange has ended: what waited then will not run any more."""
-    if isinstance(message, ToolMessage) and message.content == WAITS:
+    if waits(message):
         return replace(message, content=NEVER_RAN)
     return message
 
 
-def _told(said: Sequence[Message], decisions: Decisions, rest: Pause) -> list[Message]:
+def _told(said: Sequence[Message], pause: Pause, decisions: Decisions) -> list[Message]:
     """What was said, as it is once the decided calls are about to run, and the rest waits."""
-    none = not waiting_in(rest)
+    flight = [begun for _, begun in in_flight(pause, decisions)]
     return [
-        replace(message, content=UNKNOWN_OUTCOME)
-        if isinstance(message, ToolMessage) and message.text == WAITS and (none or message.tool_call_id in decisions)
-        else message
+        replace(message, content=UNKNOWN_OUTCOME) if waits(message) and flight and flight.pop(0) else message
         for message in said
     ]
+
+
+def _begun(message: Message, flight: Sequence[tuple[Message, bool]]) -> Message:
+    """The message as it stands should the exchange not go on: the result of a call that runs, or is about to wait."""
+    if not waits(message):
+        return message
+    begun = next((begun for one, begun in flight if one is message), None)
+    if begun is None:
+        return _given_up(message)
+    return replace(message, content=UNKNOWN_OUTCOME) if begun else message

@@ -58,7 +58,10 @@ class Delegation:
         """A step, or a flow, nested in this one; or one that goes on where it stopped."""
         run = caller.run
         if resumed is None:
-            return await run_through(step_for(run, plan_for(run, target), caller=caller), input, via)
+            step = step_for(run, plan_for(run, target), caller=caller)
+            if via == "run":
+                step.by_code = True
+            return await run_through(step, input, via)
         pause, decisions = resumed
         step = step_to_resume(run, target, pause, decisions, caller=caller)
         return await run_through(step, first_input(pause), via)

@@ -19,11 +19,12 @@ from middlechain.holds import Moment
 from middlechain.judging import ledger_of, note_denial
 from middlechain.messages import Assistant, Input, Message, ToolMessage, User, user_message
 from middlechain.outcomes import assistants, of_run, result_of, said_in, speaker_of
-from middlechain.pauses import Pause, decided_for, first_input, waiting_in
+from middlechain.pauses import Pause, decided_for, first_input, told_apart, waiting_in
 from middlechain.records import Loop, Step, current
 from middlechain.results import Result
 from middlechain.steps import check_depth, in_time, run_through
-from middlechain.targets import continue_exchange, plan_for, step_for, step_to_resume
+from middlechain.structured import Unfit
+from middlechain.targets import continue_exchange, plan_for, reached, step_for, step_to_resume
 
 __all__ = ["Flow", "Member", "answered", "called_tool", "is_agent", "loop", "parallel", "sequence"]
 
@@ -260,7 +261,7 @@ class _InTurn(Flow):
             place += 1
 
     def _pause(self, flow: Step, before: tuple[Message, ...], inner: dict[str, Pause]) -> Pause:
-        return Pause(self.name, before, inner=inner)
+        return Pause(self.name, before, inner=inner, flow=True, carried=len(flow.carried))
 
 
 class _Sequence(_InTurn):
@@ -360,7 +361,7 @@ class _Parallel(Flow):
 
     async def _go(self, flow: Step, message: User) -> Result:
         done = {} if flow.pause is None else flow.pause.done
-        found: dict[int, Result] = {int(place): result for place, result in done.items()}
+        found = {int(place): self._as_answered(flow, int(place), result) for place, result in done.items()}
 
         def branch(place: int) -> Callable[[], Coroutine[Any, Any, None]]:
             async def run() -> None:
@@ -376,10 +377,26 @@ class _Parallel(Flow):
             return self._paused(flow, results)
         return await self._merged(flow, results)
 
+    def _as_answered(self, flow: Step, place: int, result: Result) -> Result:
+        """A result that a pause has kept, with its answer as the output type of whoever gave it."""
+        member = self.members[place]
+        if not is_agent(member) or result.output != result.text:
+            return result
+        app = flow.run.app
+        agent = next((one for one in reached(app, member) if name_of_agent(one) == result.agent), None)
+        output = None if agent is None else plan_for(flow.run, agent).output
+        if output is None:
+            return result
+        try:
+            return replace(result, output=output.parse(result.text))
+        except Unfit:  # it was blocked, say
+            return replace(result, output=None)
+
     def _paused(self, flow: Step, results: Sequence[Result]) -> Result:
         inner = {str(place): one.pause for place, one in enumerate(results) if one.pause is not None}
         done = {str(place): one for place, one in enumerate(results) if one.pause is None}
-        pause = Pause(self.name, inner=inner, done=done)
+        pause = Pause(self.name, inner=inner, done=done, flow=True, carried=len(flow.carried))
+        pause = told_apart(pause, flow.run.ids)
         for place, one in enumerate(results):
             flow.exchange += one.messages[1 + len(flow.carried) if place else 0 :]
         merged = _together(results, self.name, "")

@@ -12,7 +12,7 @@ from middlechain.guards import Deny
 from middlechain.judging import Block, refuse
 from middlechain.limits import NO_USAGE, Meter
 from middlechain.messages import Assistant, Message, ToolMessage, User
-from middlechain.pauses import Pause, waiting_in
+from middlechain.pauses import Pause, told_apart, waiting_in
 from middlechain.records import Step
 from middlechain.results import Result, last_answer
 from middlechain.structured import Unfit
@@ -89,7 +89,9 @@ def pending(step: Step) -> Result:
     inner = {id: waiting.pause for id, waiting in waits.items() if waiting.pause is not None}
     transfer = step.transfer
     name = transfer if transfer is None or isinstance(transfer, str) else name_of_agent(transfer)
-    pause = Pause(step.plan.name, tuple(step.exchange), calls, inner, name)
+    asked = {id: waiting.asked for id, waiting in waits.items() if waiting.asked is not None}
+    pause = Pause(step.plan.name, tuple(step.exchange), calls, inner, name, asked=asked)
+    pause = told_apart(pause, step.run.ids)
     result = result_of(step, finish_reason="pending")
     step.made = replace(result, pending=tuple(waiting_in(pause).values()), pause=pause)
     return step.made

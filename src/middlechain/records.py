@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # names for type checkers; at run time no import points up
     from middlechain.override import Override
     from middlechain.pauses import Decisions, Pause
     from middlechain.results import Result
-    from middlechain.tool_calls import Waiting
+    from middlechain.tool_calls import ToolCall, Waiting
     from middlechain.tools import Tool, ToolOutput
 
 __all__ = ["Engine", "Loop", "Run", "Step", "Tell", "current", "step_of", "this_step"]
@@ -92,6 +92,8 @@ class _Seldom:
     spent: bool = False  # whether a limit of the run has stopped a step
     keep: Callable[[], Awaitable[None]] | None = None  # called after each turn whose tools ran
     outputs: Mapping[tuple[int, str], ToolOutput] = MappingProxyType({})  # of approved calls that have run
+    ids: Mapping[str, ToolCall | None] = MappingProxyType({})  # of calls that wait, and (None) of decided ones
+    resumed: Any = None  # where the run goes on, and what was decided since
     line: Sequence[Step] = ()  # of a stream, the steps that have spoken in the exchange since the root step began
 
 
@@ -201,6 +203,7 @@ class _Place:
     repaired: int = 0
     parsed: tuple[str, Any] | None = None  # the answer that did, and what it says
     # Calls that wait for approval:
+    by_code: bool = False  # whether code has asked for it, or for what it is nested in, which cannot wait
     waiting: Mapping[str, Waiting] = MappingProxyType({})  # those of the last reply, by id
     pause: Pause | None = None  # where the step goes on
     decisions: Decisions = MappingProxyType({})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -10,12 +11,13 @@ import anyio
 
 from middlechain.bus import log_failure
 from middlechain.chain import Scope, name_of, settle
+from middlechain.errors import ConfigurationError
 from middlechain.events import LimitReached, Origin, RunFinished, RunStarted
 from middlechain.holds import Moment, holds_of_run
 from middlechain.limits import exceeded
 from middlechain.messages import Input, Message
 from middlechain.outcomes import complete, speaker_of, stopped, structured
-from middlechain.pauses import Decisions, Pause
+from middlechain.pauses import Decisions, Pause, said_at
 from middlechain.records import Run, Step, step_of
 from middlechain.results import Result, RunCall, attach
 from middlechain.steps import run_through
@@ -47,13 +49,17 @@ async def _execute(
     run: Run, target: Any, input: Input, history: tuple[Message, ...], resumed: Resumed | None
 ) -> Result:
     run.target = target
+    if resumed is not None:
+        run.resumed = resumed
     plan = plan_for(run, target)
     if run.stack.starters or plan.found.starters:
         await run.app.lifespan.start((*run.stack.starters, *plan.found.starters))
     if run.append_only:
         run.holds = holds_of_run(run.stack, plan)
-    entry = _first_step(run, target, history, resumed)
+    entry = _entry(run, target, history, resumed)
     entry.restart(input)
+    if resumed is not None and plan.conduct is not None:
+        entry.exchange = list(said_at(resumed[0]))  # should a run layer answer in its place
     if RUN.name not in entry.chains:  # the first run of this agent with these layers
         refuse_cycles(run.app, target)
         run.app.warn_of_unknown_names(run.stack, plan)
@@ -85,6 +91,14 @@ def _first_step(run: Run, target: Any, history: tuple[Message, ...], resumed: Re
     return step_to_resume(run, target, pause, decisions, caller=None, history=history)
 
 
+def _entry(run: Run, target: Any, history: tuple[Message, ...], resumed: Resumed | None) -> Step:
+    """The step that the run layers see; who goes on may be somebody else, if one of them had that one answer."""
+    if resumed is not None:
+        with suppress(ConfigurationError):
+            return _first_step(run, target, history, resumed)
+    return _first_step(run, target, history, None)
+
+
 async def _within_deadline(entry: Step, call: RunCall) -> Result:
     """The run through its layers. A root step holds the deadline itself, so that its `on_error` learns of it."""
     run, limits = entry.run, entry.run.limits
@@ -108,9 +122,9 @@ async def _start(call: RunCall) -> Result:
     run = entry.run
     plan = plan_for(run, call.target)
     step = entry
-    if run.root is not None or (plan is not entry.plan and call.target is not run.target):
-        resumed = None if entry.pause is None else (entry.pause, entry.decisions)
-        step = _first_step(run, call.target, entry.history, resumed)
+    changed = plan is not entry.plan and call.target is not run.target
+    if run.root is not None or changed or (run.resumed is not None and entry.pause is None):
+        step = _first_step(run, call.target, entry.history, run.resumed)
     step.given = entry.given
     run.root = step
     run.denial = None

@@ -14,7 +14,7 @@ from middlechain.holds import Hold, Moment, holds_of
 from middlechain.limits import Limits, Meter
 from middlechain.messages import Assistant, Message
 from middlechain.nested import AgentAsTool, tool_name, transfer_tool
-from middlechain.pauses import Decisions, Pause
+from middlechain.pauses import Decisions, Pause, said_at
 from middlechain.records import Run, Step
 from middlechain.tools import Tool, tools_of
 
@@ -105,6 +105,8 @@ def step_for(
     step = _step(run, plan, caller, outer, history, depth=0 if caller is None else caller.depth + 1)
     step.parent = None if caller is None else caller.id
     if caller is not None:
+        if caller.by_code:
+            step.by_code = True
         step.in_line = caller.in_line and caller.plan.conduct is not None
         step.answering = answering and caller.answering
         step.until = caller.until
@@ -124,6 +126,8 @@ def successor_of(step: Step, said: tuple[Message, ...]) -> Step:
     successor.host, successor.parent, successor.in_line = step.host, step.parent, step.in_line
     successor.answering, step.answering = step.answering, False
     successor.until = step.until
+    if step.by_code:
+        successor.by_code = True
     successor.ledger = step.ledger
     continue_exchange(successor, said[1:])
     return _ready(successor)
@@ -147,8 +151,7 @@ def step_to_resume(
     plan = plan_for(run, heir(run.app, target, pause.agent))
     step = step_for(run, plan, caller=caller, history=history, answering=answering)
     step.pause, step.decisions = pause, decisions
-    if plan.conduct is None:
-        continue_exchange(step, pause.exchange[1:])
+    continue_exchange(step, said_at(pause)[1:] if plan.conduct is None else said_at(pause)[1 : 1 + pause.carried])
     return step
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from contextvars import Context as Variables
 
     from middlechain.agent import Agent
+    from middlechain.messages import ToolUse
     from middlechain.pauses import Decisions, Pause
 
 __all__ = [
@@ -45,19 +46,21 @@ WAITS = "The call has not run: it waits for approval."
 class Waiting:
     """The mark on an output that is none yet (`ToolOutput.data`): its call waits, or calls in what it asked for do."""
 
-    __slots__ = ("call", "pause")
+    __slots__ = ("asked", "call", "pause")
 
-    def __init__(self, call: ToolCall | None, pause: Pause | None = None) -> None:
+    def __init__(self, call: ToolCall | None, pause: Pause | None = None, asked: ToolUse | None = None) -> None:
         self.call = call
         self.pause = pause
+        self.asked = asked  # what was put in the place of the model's call, before hooks and layers
 
 
 class Decided:
     """What was said of a call that has waited."""
 
-    __slots__ = ("approved", "inside", "refused")
+    __slots__ = ("approved", "asked", "inside", "refused")
 
     def __init__(self) -> None:
+        self.asked: ToolUse | None = None  # what was put in its place
         self.refused = False
         self.approved: ToolCall | None = None  # the call that may run without asking
         self.inside: tuple[Pause, Decisions] | None = None  # where what it asked for goes on
@@ -251,9 +254,13 @@ def read_call(
     _fill(call, args, agent, ctx, id, name, problem, ticket, ticket.by_name.get(name))
     if problem is None:
         _check(call)
-    if call.tool is not None and call.problem is None:
+    if call.tool is not None and call.problem is None and _may_run(call.tool, ticket.decided):
         ticket.admission.expect(ticket)
     return call
+
+
+def _may_run(tool: Tool, decided: Decided | None) -> bool:
+    return tool.approve is not True if decided is None else not decided.refused
 
 
 def parse_arguments(arguments: str) -> tuple[dict[str, Any], str | None]:

@@ -23,8 +23,11 @@ from middlechain.messages import Assistant, Message, System, ToolMessage, ToolUs
 from middlechain.nested import Transfer
 from middlechain.records import Step
 from middlechain.registry import model_named
+from middlechain.results import last_answer
 from middlechain.tool_calls import (
     TOOL,
+    WAITS,
+    Decided,
     Ticket,
     ToolCall,
     ToolResult,
@@ -261,7 +264,7 @@ async def run_tools(step: Step, reply: ChatReply, offer: Offer) -> None:
 
 async def run_all(step: Step, pending: Sequence[Pending], admission: Admission) -> None:
     """Run the calls of one reply at the same time."""
-    if step.plan.handoffs:
+    if step.plan.handoffs and admission.transfer is None:
         admission.transfer = next((one.ticket for one in pending if _is_transfer(one.call.tool)), None)
     if len(pending) == 1:
         await _isolated(step, pending[0])()
@@ -278,7 +281,8 @@ def _is_transfer(tool: Tool | None) -> bool:
 def settle_turn(step: Step, pending: Sequence[Pending]) -> None:
     """Note what follows from a turn: whether all has failed, and who gets the conversation."""
     if step.loop is not None and not step.waiting:
-        step.loop.note(all(one.output is not None and one.output.is_error for one in pending))
+        place = cast("int", last_answer(step.exchange))
+        step.loop.note(all(message.is_error for message in step.exchange[place + 1 :] if type(message) is ToolMessage))
     if step.plan.handoffs:
         for one in pending:
             if _is_transfer(one.ticket.ran) and one.output is not None and not one.output.is_error:
@@ -301,9 +305,12 @@ def _sendable(use: ToolUse, problem: str | None) -> ToolUse:
     return use if problem is None and use.arguments.strip() else ToolUse(use.name, "{}", use.id)
 
 
-def pending_call(step: Step, use: ToolUse, by_name: Mapping[str, Tool], admission: Admission) -> Pending:
+def pending_call(
+    step: Step, use: ToolUse, by_name: Mapping[str, Tool], admission: Admission, decided: Decided | None = None
+) -> Pending:
     """A call of a reply, looked up and checked."""
     ticket = Ticket(by_name, admission, copy_context())
+    ticket.decided = decided
     args, problem = parse_arguments(use.arguments)
     call = read_call(use.name, args, problem, use.id, ticket, step.ctx, step.plan.agent)
     return Pending(_sendable(use, problem), call, ticket)
@@ -325,9 +332,12 @@ async def _dispatch(step: Step, call: ToolCall) -> ToolOutput:
         if step.plan.hooks["before_tool"]:
             call = await _before_tool(step, call)
         output = await chain_of(step, TOOL, run_tool)(call)
-        if type(output.data) is Waiting:
-            if not ticket.by_code:
-                step.waiting = {**step.waiting, call.id: output.data}
+        if type(output.data) is Waiting and ticket.by_code:
+            text = f"The tool {call.name!r} did not finish: a call in it needs approval, and code cannot wait for one."
+            output = ToolOutput(text, is_error=True)
+        elif type(output.data) is Waiting:
+            output = replace(output, content=WAITS, is_error=True)  # whatever a layer said: it is not the result
+            step.waiting = {**step.waiting, call.id: output.data}
         elif step.plan.hooks["after_tool"]:
             output = await _after_tool(step, call, output)
     except Exception as error:  # only to say that the call has ended; it goes on unchanged
@@ -341,7 +351,7 @@ async def _dispatch(step: Step, call: ToolCall) -> ToolOutput:
     finally:
         ticket.admission.settle(ticket)
     tool = ticket.ran or call.tool
-    if tool is not None and tool.max_result_chars is not None:
+    if tool is not None and tool.max_result_chars is not None and type(output.data) is not Waiting:
         output = replace(output, content=cut(output.content, tool.max_result_chars))
     if step.listening:
         await step.emit(ToolFinished, call, output)
