@@ -41,6 +41,7 @@ from middlechain import (
     User,
     loop,
     parallel,
+    repeats,
     sequence,
     tool,
 )
@@ -1496,3 +1497,24 @@ async def test_k1_a_function_may_stand_in_for_a_transfer(go: Go) -> None:
         result = await go(app, a_hands_over(b_says(), replies=[[to("b", reason="bees")]]), "hi")
     assert ran == ["bees"]
     assert (result.agent, result.messages[2].text) == ("b", "stood in")
+
+
+async def test_a5_a_layer_that_begins_the_first_step_again_hands_over_once(go: Go) -> None:
+    @repeats
+    async def twice(call: Any, next: Any) -> None:
+        await next()
+        if call.via == "root":
+            await next()
+
+    b = b_says()
+    result = await go(App().use(agent=twice), a_hands_over(b, replies=(TO_B, TO_B)), "hi")
+    assert (result.text, len(b.model.calls)) == ("b says", 1)  # type: ignore[union-attr]  # a ScriptedModel
+    assert [message.text for message in result.messages] == ["hi", "", GOES_ON, "b says"]
+
+
+async def test_a5_who_has_the_conversation_is_found_by_whatever_way_it_came(go: Go) -> None:
+    d = b_says("d says", "d again", name="d")
+    b, c = b_says(name="b", handoffs=[d]), b_says([to("d")], name="c", handoffs=[d])
+    conversation = App().conversation(a_hands_over(b, c, replies=([to("c")],)))
+    assert (await conversation.send("hi")).text == "d says"
+    assert ((await conversation.send("more")).text, conversation.agent) == ("d again", "d")

@@ -347,3 +347,24 @@ def test_an_app_of_agents_without_the_keyword_says_how_to_give_them() -> None:
 def test_one_tool_without_a_list_says_how_to_write_it(one: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"the tools of A are one tool, '.*'; give a list: tools=\[.*\]$"):
         Agent(name="A", tools=one)
+
+
+def test_section_1_an_agent_that_is_not_named_bears_the_name_of_its_class() -> None:
+    class Clerk(Agent): ...
+
+    class Senior(Clerk): ...
+
+    class Named(Agent):
+        name = "desk"
+
+    class Night(Named): ...
+
+    assert [one.name for one in (Agent(), Clerk, Clerk(), Senior(), Named(), Night(), Clerk(name="Kim"))] == [
+        "Agent",
+        "Clerk",
+        "Clerk",
+        "Senior",
+        "desk",
+        "desk",
+        "Kim",
+    ]

@@ -402,7 +402,7 @@ async def test_l5_no_conflict_takes_the_place_of_what_ended_the_exchange(
         if by == "error":
             raise Boom
         scope.cancel()
-        await anyio.sleep_forever()
+        return await anyio.sleep_forever()
 
     conversation = App().conversation(Agent(name="a", model=Valid(reply), tools=[ping]), sessions=shelf, id="c")
     with anyio.CancelScope() as scope:

@@ -24,8 +24,10 @@ from middlechain import (
     Limits,
     ModelFinished,
     ModelStarted,
+    ModelUnavailable,
     OutputError,
     Result,
+    Rewrite,
     Settings,
     System,
     TextDelta,
@@ -864,3 +866,19 @@ def test_t10_a_class_may_have_both_as_attributes() -> None:
     assert App().run_sync(agent, "hi").output == [1]
     with pytest.raises(OutputError):
         App().run_sync(Asking(model=ScriptedModel(["one"])), "hi")
+
+
+@pytest.mark.anyio
+async def test_h7_a_degraded_value_that_a_guard_makes_unfit_is_no_output(go: Go) -> None:
+    def hide(text: str, ctx: Any) -> Rewrite:
+        return Rewrite("hidden")
+
+    agent = Agent(
+        name="a",
+        model=ScriptedModel([ModelUnavailable("down")]),
+        output=list[int],
+        hooks=[{"on_error": lambda error, ctx: [7]}],
+        guardrails={"output": [hide]},
+    )
+    result = await go(App(), agent, "hi")
+    assert (result.text, result.output, result.degraded) == ("hidden", None, True)

@@ -225,3 +225,13 @@ async def test_usage_is_always_present_and_what_nobody_reported_is_none(go: Go) 
     assert (await go(App(), Pinger(rounds=0), "q")).usage == Usage(requests=1)
     partly = Pinger(rounds=1, usage=Usage(output_tokens=3))
     assert (await go(App(), partly, "q")).usage == Usage(output_tokens=6, requests=2)
+
+
+@pytest.mark.parametrize("scope", ["agent", "run"])
+async def test_l4_a_usage_that_a_layer_gives_itself_is_that_of_the_result(go: Go, scope: str) -> None:
+    async def bill(call: Any, next: Any) -> Any:
+        result = await next()
+        return result.replace(usage=Usage(total_tokens=7))
+
+    result = await go(App().use(**{scope: bill}), Pinger(rounds=0, usage=SPENT), "q")
+    assert result.usage == Usage(total_tokens=7)

@@ -131,11 +131,11 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 def known_names(app: App, plan: Plan | None = None, *others: object) -> set[str]:
     """The names that agents and tools bear: those reached from the app's agents, the plan's, and the others."""
     targets = (*app.agents.values(), *(() if plan is None else (plan.agent,)), *others)
-    known = set(app.agents) | {name_of_agent(one) for one in reached(app, *targets, unknown=[])}
+    known = set(app.agents) | {name_of_agent(one) for one in reached(app, *targets)}
     known |= known_tools(app, *targets)
     return known if plan is None else known | {*plan.by_name}
 
 
 def known_tools(app: App, *targets: object) -> set[str]:
     """The names of the tools of all that is reached from the targets."""
-    return {name for one in reached(app, *targets, unknown=[]) for name in tool_names(one)}
+    return {name for one in reached(app, *targets) for name in tool_names(one)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import anyio
 
@@ -24,6 +24,9 @@ from middlechain.steps import run_through
 from middlechain.targets import plan_for, refuse_cycles, step_for, step_to_resume
 from middlechain.turn import chain_of
 from middlechain.variables import RunIn
+
+if TYPE_CHECKING:
+    from middlechain.edge import Edge
 
 __all__ = ["Resumed", "execute"]
 
@@ -142,8 +145,7 @@ async def _abandon(call: RunCall, failure: BaseException | None) -> None:
     """A run layer begins the root step again."""
     run = step_of(call.ctx).run
     for step in run.line:
-        if step.edge is not None:
-            await step.edge.begin_again(failure)
+        await cast("Edge", step.edge).begin_again(failure)  # only steps of a stream are noted there
     run.line = ()
 
 

@@ -186,19 +186,15 @@ def reached(app: App, *targets: object, unknown: list[str] | None = None) -> Ite
     Args:
         app: whose they are.
         targets: where to begin.
-        unknown: takes a sentence for each name that no agent of the app has; default: the first one is raised.
-
-    Raises:
-        ConfigurationError: for such a name.
+        unknown: takes a sentence for each name that no agent of the app has; default: nobody is told.
     """
     line, known = list(targets), set[int]()
     while line:
         try:
             agent = agent_for(app, line.pop(0))
         except ConfigurationError as error:
-            if unknown is None:
-                raise
-            unknown.append(str(error))
+            if unknown is not None:
+                unknown.append(str(error))
             continue
         if id(agent) not in known:
             known.add(id(agent))
@@ -213,7 +209,7 @@ def refuse_cycles(app: App, target: object) -> None:
         ConfigurationError: for a cycle among all that may come to run.
     """
     clear: set[int] = set()
-    for agent in reached(app, target, unknown=[]):
+    for agent in reached(app, target):
         _refuse_cycle(app, agent, (), clear)
 
 

@@ -255,9 +255,11 @@ async def run_tools(step: Step, reply: ChatReply, offer: Offer) -> None:
             await _isolated(step, pending[0])()
         else:
             await run_all(step, pending, admission)
-    finally:
+    except BaseException:
         if all(one.output is not None for one in pending) or any(one.ticket.ran is not None for one in pending):
             _record(step, reply, [one.use for one in pending], [one.message() for one in pending])
+        raise
+    _record(step, reply, [one.use for one in pending], [one.message() for one in pending])
     if step.plan.handoffs or step.loop is not None:
         settle_turn(step, pending)
 
