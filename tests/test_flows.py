@@ -2193,3 +2193,17 @@ async def test_a_layer_around_tools_refuses_for_all_members(go: Go) -> None:
     flow = parallel(*(says(name, [ToolUse("ping")], name, tools=[ping]) for name in ("a", "b")))
     result = await go(App().use(tool=refuse), flow, "q")
     assert [message.text for message in result.messages if isinstance(message, ToolMessage)] == ["no", "no"]
+
+
+async def test_t7_ids_that_are_made_up_side_by_side_are_told_apart(go: Go) -> None:
+    @tool
+    async def ping() -> str:
+        return "pong"
+
+    def pings(name: str) -> Agent:
+        return Agent(name=name, model=ScriptedModel([[ToolUse("ping")], name.upper()]), tools=[ping])
+
+    flow = sequence(parallel(pings("a"), parallel(pings("b"), pings("c"), name="inner")), pings("d"))
+    result = await go(App(), flow, "q")
+    uses = [use.id for message in result.messages if isinstance(message, Assistant) for use in message.tool_calls]
+    assert (len(uses), len(set(uses))) == (4, 4)

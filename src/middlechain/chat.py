@@ -252,14 +252,14 @@ def _complete(call: ChatCall, reply: ChatReply) -> ChatReply:
     uses = reply.tool_calls
     if uses:
         step = step_of(call.ctx)
-        uses = with_ids(uses, step.turn, (*step.history, *step.exchange))
+        uses = with_ids(uses, f"{step.turn}{step.branch}", (*step.history, *step.exchange))
     reason = reply.finish_reason or ("tool_calls" if uses else "stop")
     if uses is reply.tool_calls and reason == reply.finish_reason:
         return reply
     return ChatReply(reply.text, uses, reply.reasoning, reply.usage, reason, reply.model, reply.validations)
 
 
-def with_ids(uses: tuple[ToolUse, ...], turn: int, before: Sequence[Message]) -> tuple[ToolUse, ...]:
+def with_ids(uses: tuple[ToolUse, ...], turn: str, before: Sequence[Message]) -> tuple[ToolUse, ...]:
     """The tool calls with unique ids; those that were fine are kept, and the same history always gives the same ids."""
     taken = {use.id for use in uses}
     if len(taken) == len(uses) and "" not in taken and None not in taken:

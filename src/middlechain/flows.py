@@ -171,6 +171,7 @@ class Flow(Agent):
             return await _call_function(flow, cast("Function", member), message)
         step, input = self._step(flow, place, message, answering)
         step.place = place
+        step.branch = flow.branch + self._branch(place)
         flow.members = tuple(sorted((*flow.members, step), key=lambda one: one.place))
         flow.speaker = step
         try:
@@ -178,6 +179,9 @@ class Flow(Agent):
         finally:
             if step.ledger is not None:
                 ledger_of(flow).absorb(step.ledger)
+
+    def _branch(self, place: int) -> str:
+        return ""
 
     def _step(self, flow: Step, place: int, message: User, answering: bool) -> tuple[Step, Input]:
         """The record of a member's step, and what it is asked."""
@@ -376,6 +380,9 @@ class _Parallel(Flow):
         if any(result.pause is not None for result in results):
             return self._paused(flow, results)
         return await self._merged(flow, results)
+
+    def _branch(self, place: int) -> str:
+        return f"_{place}"
 
     def _as_answered(self, flow: Step, place: int, result: Result) -> Result:
         """A result that a pause has kept, with its answer as the output type of whoever gave it."""

@@ -194,6 +194,7 @@ class _Place:
     until: int = 0  # a `Moment`: when it is known
     loop: Loop | None = None  # the nearest one around it
     place: int = 0  # of a member, in its flow
+    branch: str = ""  # of a member that others go on beside: tells the ids that are made up in it from theirs
     members: Sequence[Step] = ()  # of a flow, the steps that are going on
     handed: tuple[int, Result] | None = None  # of a flow: the last answer that was handed on, and where it stood
     speaker: Step | None = None  # who answers in its place: a member, or who got the conversation

@@ -126,6 +126,7 @@ def successor_of(step: Step, said: tuple[Message, ...]) -> Step:
     successor.host, successor.parent, successor.in_line = step.host, step.parent, step.in_line
     successor.answering, step.answering = step.answering, False
     successor.until = step.until
+    successor.branch = step.branch
     if step.by_code:
         successor.by_code = True
     successor.ledger = step.ledger
