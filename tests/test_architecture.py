@@ -15,10 +15,10 @@ import middlechain
 SOURCE = Path(middlechain.__file__).parent
 # The page, top to bottom. A room may import those below it.
 PAGE = """
-    app conversation streams options checks explanation runs delegation flows steps answering resuming turn outcomes
-    targets watch append_only edge agent holds layers judging pauses results guards structured chat registry
-    execution approval nested tool_calls admission override tools values signature records context bus variables
-    background limits lifespan events chain messages parts errors
+    app conversation streams options checks explanation runs delegation flows rows branches members steps answering
+    resuming turn outcomes targets watch append_only edge agent holds layers judging pauses results guards
+    structured chat registry execution approval nested tool_calls admission override tools values signature records
+    context bus variables background limits lifespan events chain messages parts errors
 """.split()  # noqa: SIM905 - a page
 # These may import the page; the page never imports them.
 OFF_THE_CORRIDOR = ("guardrails", "packs", "models", "cli", "sessions", "testing", "helpdesk")

@@ -2195,6 +2195,7 @@ async def test_a_layer_around_tools_refuses_for_all_members(go: Go) -> None:
     assert [message.text for message in result.messages if isinstance(message, ToolMessage)] == ["no", "no"]
 
 
+@pytest.mark.anyio
 async def test_t7_ids_that_are_made_up_side_by_side_are_told_apart(go: Go) -> None:
     @tool
     async def ping() -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from middlechain.agent import Agent, Plan, name_of_agent, plan_of
 from middlechain.chain import name_of
 from middlechain.errors import ConfigurationError
-from middlechain.flows import Flow
 from middlechain.layers import Stack
+from middlechain.members import Flow
 from middlechain.registry import check_named
 from middlechain.targets import object_of, reached, refuse_cycles, tool_names, tools_with_transfers
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from middlechain.agent import Agent, Plan, plan_of
 from middlechain.chain import name_of
-from middlechain.flows import Flow, is_agent
 from middlechain.guards import Guard, Guardrails, StepGuards
 from middlechain.holds import holds_back
 from middlechain.layers import Found, Registration, Stack
 from middlechain.limits import Limits
+from middlechain.members import Flow, is_agent
 from middlechain.targets import agent_for, object_of, tools_with_transfers
 
 if TYPE_CHECKING:
