@@ -39,6 +39,7 @@ import pytest
 import middlechain
 import middlechain.guardrails
 import middlechain.packs
+import middlechain.sessions
 import middlechain.testing
 from middlechain import errors, events
 from middlechain.events import payload_fields
@@ -304,7 +305,7 @@ def listed(section: str) -> list[str]:
     return re.findall(r"^- `(\w+)`: ", rest.partition("\n## ")[0], re.MULTILINE)
 
 
-MODULES = [middlechain, middlechain.guardrails, middlechain.packs, middlechain.testing]
+MODULES = [middlechain, middlechain.guardrails, middlechain.packs, middlechain.sessions, middlechain.testing]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
