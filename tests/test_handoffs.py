@@ -1514,7 +1514,9 @@ async def test_a5_a_layer_that_begins_the_first_step_again_hands_over_once(go: G
 
 async def test_a5_who_has_the_conversation_is_found_by_whatever_way_it_came(go: Go) -> None:
     d = b_says("d says", "d again", name="d")
-    b, c = b_says(name="b", handoffs=[d]), b_says([to("d")], name="c", handoffs=[d])
-    conversation = App().conversation(a_hands_over(b, c, replies=([to("c")],)))
+    b = b_says([to("d")])
+    a = a_hands_over(b)
+    b.handoffs = [a, d]  # and back
+    conversation = App().conversation(a)
     assert (await conversation.send("hi")).text == "d says"
     assert ((await conversation.send("more")).text, conversation.agent) == ("d again", "d")
