@@ -64,6 +64,8 @@ async def _answer(step: Step, input: Input) -> Result:
         step.run.spent = step.run.spent or of_run(step, error)
     if result.pause is not None or step.transfer is not None:
         return result  # the step goes on later, or another one in its place
+    if step.plan.output is None:
+        return await _after_run(step, result)
     return structured(step, await _after_run(step, structured(step, result)))
 
 

@@ -26,6 +26,7 @@ from middlechain.turn import chain_of
 from middlechain.variables import RunIn
 
 if TYPE_CHECKING:
+    from middlechain.agent import Plan
     from middlechain.edge import Edge
 
 __all__ = ["Resumed", "execute"]
@@ -59,7 +60,7 @@ async def _execute(
         await run.app.lifespan.start((*run.stack.starters, *plan.found.starters))
     if run.append_only:
         run.holds = holds_of_run(run.stack, plan)
-    entry = _entry(run, target, history, resumed)
+    entry = _entry(run, plan, target, history, resumed)
     entry.restart(input)
     if resumed is not None and plan.conduct is not None:
         entry.exchange = list(said_at(resumed[0]))  # should a run layer answer in its place
@@ -75,9 +76,10 @@ async def _execute(
         if run.denial is not None and not result.blocked:  # a run layer has caught it and answered
             result = replace(result, blocked=True, blocked_by=run.denial.guardrail)
         speaker = speaker_of(run.root or entry)
-        result, edge = structured(speaker, result), speaker.edge
-        if edge is not None:
-            result = await edge.finish(result, Moment.ENDED)
+        if speaker.plan.output is not None:
+            result = structured(speaker, result)
+        if speaker.edge is not None:
+            result = await speaker.edge.finish(result, Moment.ENDED)
         outcome = _outcome(result)
     except anyio.get_cancelled_exc_class():
         outcome = "cancelled"
@@ -87,19 +89,12 @@ async def _execute(
     return result
 
 
-def _first_step(run: Run, target: Any, history: tuple[Message, ...], resumed: Resumed | None) -> Step:
-    if resumed is None:
-        return step_for(run, plan_for(run, target), caller=None, history=history)
-    pause, decisions = resumed
-    return step_to_resume(run, target, pause, decisions, caller=None, history=history)
-
-
-def _entry(run: Run, target: Any, history: tuple[Message, ...], resumed: Resumed | None) -> Step:
+def _entry(run: Run, plan: Plan, target: Any, history: tuple[Message, ...], resumed: Resumed | None) -> Step:
     """The step that the run layers see; who goes on may be somebody else, if one of them had that one answer."""
     if resumed is not None:
         with suppress(ConfigurationError):
-            return _first_step(run, target, history, resumed)
-    return _first_step(run, target, history, None)
+            return step_to_resume(run, target, *resumed, caller=None, history=history)
+    return step_for(run, plan, caller=None, history=history)
 
 
 async def _within_deadline(entry: Step, call: RunCall) -> Result:
@@ -127,7 +122,10 @@ async def _start(call: RunCall) -> Result:
     step = entry
     changed = plan is not entry.plan and call.target is not run.target
     if run.root is not None or changed or (run.resumed is not None and entry.pause is None):
-        step = _first_step(run, call.target, entry.history, run.resumed)
+        if run.resumed is None:
+            step = step_for(run, plan, caller=None, history=entry.history)
+        else:
+            step = step_to_resume(run, call.target, *run.resumed, caller=None, history=entry.history)
     step.given = entry.given
     run.root = step
     run.denial = None

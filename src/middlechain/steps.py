@@ -72,9 +72,8 @@ async def _handing_over(first: Step, input: Input, via: str) -> Result:
     return replace(result, usage=usage)
 
 
-def _asking(step: Step) -> Agent | None:
+def _asking(caller: Step | None) -> Agent | None:
     """The agent that asked for a step: whoever the flows around it belong to."""
-    caller = step.caller
     while caller is not None and caller.plan.conduct is not None:
         caller = caller.caller
     return None if caller is None else caller.agent
@@ -82,7 +81,14 @@ def _asking(step: Step) -> Agent | None:
 
 async def run_step(step: Step, input: Input, via: str) -> Result:
     """Run a step from its first event to its last; what was streamed of it by then is what its result says."""
-    call = AgentCall(input, _asking(step), via, step.depth, ctx=step.ctx, agent=step.plan.agent)
+    call = AgentCall(
+        input,
+        None if step.caller is None else _asking(step.caller),
+        via,
+        step.depth,
+        ctx=step.ctx,
+        agent=step.plan.agent,
+    )
     token = current.set(step)
     try:
         if step.plan.found.starters:
@@ -154,7 +160,8 @@ def _reread(step: Step, recovered: Result, text: str) -> Result:
 
 async def _guarded(step: Step, call: AgentCall) -> Result:
     """The step through its guards and its chain, within its depth and its deadline."""
-    await check_depth(step)
+    if step.depth:
+        await check_depth(step)
     if step.run.deadline is None and step.plan.limits is None:
         return await _judged(step, call)
     return await in_time(step, lambda: _judged(step, call))

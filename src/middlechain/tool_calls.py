@@ -254,13 +254,11 @@ def read_call(
     _fill(call, args, agent, ctx, id, name, problem, ticket, ticket.by_name.get(name))
     if problem is None:
         _check(call)
-    if call.tool is not None and call.problem is None and _may_run(call.tool, ticket.decided):
+    tool, decided = call.tool, ticket.decided
+    may_run = tool is not None and (tool.approve is not True if decided is None else not decided.refused)
+    if may_run and call.problem is None:
         ticket.admission.expect(ticket)
     return call
-
-
-def _may_run(tool: Tool, decided: Decided | None) -> bool:
-    return tool.approve is not True if decided is None else not decided.refused
 
 
 def parse_arguments(arguments: str) -> tuple[dict[str, Any], str | None]:

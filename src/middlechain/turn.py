@@ -100,7 +100,7 @@ async def ask(step: Step) -> tuple[ChatReply | Block, Offer]:
             if not isinstance(value, str):
                 raise wrong_return(hook, "before_prompt", value, "a str")
             prompt = value
-    messages = (*step.sendable, *_so_far(step))
+    messages = (*step.sendable, *(_so_far(step) if step.repairs else step.exchange))
     if prompt:
         messages = (System(prompt), *messages)
     send = discard if step.edge is None else step.edge.sender(turn)
